@@ -68,7 +68,7 @@ static void start(void)
     assert_non_null(fgets(line, sizeof(line), said));
     assert_contains(line, "serves letters on cpu, context of 256 tokens; Ctrl-C ends it");
     assert_non_null(fgets(line, sizeof(line), said));
-    assert_contains(line, "/ is the page to chat with it");
+    assert_contains(line, "/ is the page to chat with it, http://127.0.0.1:");
 }
 
 static int clean_up(void **state)

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """The pages of `tarn serve` in Chromium, through Playwright: a chat with Markdown of every kind and with texts that
 attack the page, stop, edit, regenerate, settings, conversations, export and import, errors, a key, a model without a
-chat template, phones, keyboard and theme. The model is a random Llama; a grammar, added to the page's request on its
-way, makes it write what a test needs. TARN_COMMAND names the command, CHROMIUM the browser (/usr/bin/chromium).
+chat template, phones, keyboard, theme, and the status under load. The model is a random Llama; a grammar, added to the
+page's request on its way, makes it write what a test needs. TARN_COMMAND names the command, CHROMIUM the browser
+(/usr/bin/chromium).
 
     page_client.py [--pictures FOLDER]
 
 With --pictures it writes screenshots, too. Exit status 77: Playwright, the browser or the server is missing."""
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -419,7 +421,11 @@ def a_server_that_goes_is_reported(browser, folder):
         tab.write(None)
         tab.send("Go on")
         expect(tab.answers().locator(".stats")).to_contain_text("tokens/s")
+        status = tab.context.new_page()
+        status.goto("/status")
+        expect(figure(status, "Running")).to_be_visible()
         server.kill()
+        expect(status.locator("#notice")).to_have_text("The server does not answer; trying again.")
         expect(tab.answers().get_by_role("alert")).to_have_text("The connection ended before the answer did.")
         tab.send("Again")
         expect(tab.answers().last.get_by_role("alert")).to_have_text("The server does not answer.")
@@ -451,9 +457,81 @@ def a_key_and_no_template(browser, folder):
         tab.send(" there")
         tab.finish(2)
         assert tab.sent[-1]["prompt"] == "Once upon *a* time there", tab.sent[-1]
-        page.reload()  # the tab keeps the key
+        page.reload()  # the tab keeps the key, and gives it to the tab of the status
         expect(page.locator("#model")).to_have_value(ALIAS)
+        with page.expect_popup() as popup:
+            page.get_by_role("link", name="Status").click()
+        expect(popup.value.locator("#server")).to_contain_text(ALIAS)
+        expect(popup.value.locator("img")).to_have_count(0)
+        stranger = tab.context.new_page()
+        stranger.goto("/status")
+        expect(stranger.get_by_role("dialog", name="API key")).to_be_visible()
+        stranger.get_by_role("button", name="Cancel").click()
+        expect(stranger.locator("#notice")).to_contain_text("needs an API key")
         tab.close()
+
+
+# ---- tests of the status page
+
+
+@contextlib.contextmanager
+def busy(url):
+    """Eight sequences that run until the client goes."""
+    host = url.split("//")[1]
+    connection = http.client.HTTPConnection(host, timeout=60)
+    body = {"prompt": "Once", "n": 8, "max_tokens": CONTEXT - 100, "ignore_eos": True, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    try:
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def figure(page, name):
+    return page.locator("#tiles > div", has=page.locator("dt", has_text=re.compile(f"^{name}$"))).locator(".value")
+
+
+def status_follows_the_server(tab):
+    page, rows = tab.page, tab.page.locator("#slots tr")
+    answer = page.goto("/status")
+    assert answer.headers["content-security-policy"] == POLICY, answer.headers
+    expect(figure(page, "Running")).to_have_text("0 of 32")
+    expect(page.locator("#none")).to_have_text("No request is running or waiting.")
+    expect(page.locator("#server")).to_contain_text("random on cpu, context of 8,192 tokens, tarn")
+    with busy(tab.url):
+        expect(figure(page, "Running")).to_have_text("8 of 32")
+        expect(rows).to_have_count(8)
+        expect(rows.first).to_contain_text("running")
+        expect(rows.first).to_contain_text(re.compile("of 8,092"))
+        expect(figure(page, "Tokens/s")).to_have_text(re.compile("^[1-9]"))
+        expect(figure(page, "KV pages used")).to_have_text(re.compile("^[1-9]"))
+        expect(page.locator("#chart path.new")).to_have_attribute("d", re.compile("^M.*L"))
+    expect(figure(page, "Running")).to_have_text("0 of 32")
+    expect(rows).to_have_count(0)
+    expect(page.locator("#tiles")).to_contain_text(re.compile("gone [1-9]"))
+
+
+def a_hidden_page_asks_for_nothing(tab):
+    page, hide = tab.page, """(hidden) => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.goto("/status")
+    expect(figure(page, "Running")).to_be_visible()
+    page.evaluate(hide, True)
+    page.wait_for_timeout(500)  # what was asked before is answered
+    asked = len(tab.asked)
+    page.wait_for_timeout(2000)
+    assert len(tab.asked) == asked, tab.asked[asked:]
+    with page.expect_request("**/metrics"):
+        page.evaluate(hide, False)
+
+
+def the_status_fits_a_phone(tab):
+    tab.page.set_viewport_size({"width": 375, "height": 700})
+    tab.page.goto("/status")
+    expect(figure(tab.page, "Running")).to_be_visible()
+    assert tab.page.evaluate("() => document.documentElement.scrollWidth <= 375"), "the page is wider than the phone"
 
 
 # ---- pictures
@@ -483,6 +561,10 @@ def pictures(browser, url, folder):
                 page.get_by_role("button", name="Conversations").click()
                 page.wait_for_timeout(300)
                 page.screenshot(path=f"{name}-side.png")
+            page.goto("/status")
+            with busy(url):
+                page.wait_for_timeout(3000)
+                page.screenshot(path=f"{name}-status.png", full_page=True)
             tab.close()
 
 
@@ -490,7 +572,8 @@ def pictures(browser, url, folder):
 
 CHAT = [headers_and_policy, markdown_is_shown, attacks_stay_text, long_texts_take_no_long, an_answer_can_be_stopped,
         messages_are_edited_and_answered_again, settings_reach_the_server, conversations_are_kept, errors_are_sentences,
-        keys_work, the_theme_can_be_changed, a_phone_has_room]
+        keys_work, the_theme_can_be_changed, a_phone_has_room, status_follows_the_server,
+        a_hidden_page_asks_for_nothing, the_status_fits_a_phone]
 SERVERS = [a_server_that_goes_is_reported, a_key_and_no_template]
 
 

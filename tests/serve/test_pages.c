@@ -14,7 +14,7 @@
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src " \
     "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
 
-static const char *const pages[] = {"/"};
+static const char *const pages[] = {"/", "/status"};
 enum { PAGES = sizeof(pages) / sizeof(pages[0]) };
 
 static void expect_headers(const char *heard, const char *type)

@@ -74,7 +74,8 @@ static void print_loaded(const tarn__api_model *model, void *ctx)
     tarn_device_name(model->info.device, device, sizeof(device));
     printf("%s serves %s on %s, context of %lld tokens%s; Ctrl-C ends it\n", s->url, tarn__escaped(model->name), device,
            (long long)model->context, model->has_template ? "" : ", no chat template: /v1/completions alone");
-    printf("%s/ is the page to %s\n", s->url, model->has_template ? "chat with it" : "complete texts with it");
+    printf("%s/ is the page to %s, %s/status its state\n", s->url,
+           model->has_template ? "chat with it" : "complete texts with it", s->url);
     fflush(stdout);
 }
 

@@ -15,6 +15,9 @@ static const struct {
              {"/conversations.js", "conversations.js"},
              {"/markdown.js", "markdown.js"},
              {"/messages.js", "messages.js"},
+             {"/status", "status.html"},
+             {"/status.css", "status.css"},
+             {"/status.js", "status.js"},
              {"/stream.js", "stream.js"}};
 
 const char *tarn__api_page(const char *path)
