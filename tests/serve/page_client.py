@@ -369,6 +369,38 @@ def errors_are_sentences(tab):
     expect(tab.answers()).to_contain_text("works")
 
 
+def a_failed_answer_leaves_turns(tab):
+    """Roles alternate, as templates want it, also after an answer that never came."""
+    page = tab.page
+    messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "", "error": "It failed."}]
+    file = {"format": "tarn-conversations", "version": 1, "conversations": [{"title": "Old", "messages": messages}]}
+    page.goto("/")
+    page.locator("#import-file").set_input_files({"name": "x.json", "mimeType": "application/json",
+                                                  "buffer": json.dumps(file).encode()})
+    page.get_by_role("button", name="one", exact=True).click()
+    expect(tab.answers().get_by_role("alert")).to_have_text("It failed.")
+    tab.write("fine")
+    tab.send("two")
+    tab.finish(2)
+    assert tab.sent[-1]["messages"] == [{"role": "user", "content": "one\n\ntwo"}], tab.sent[-1]
+
+
+def thinking_is_folded(tab):
+    tab.page.goto("/")
+    tab.write("<think>first **this**</think>then *that*")
+    tab.send("Think")
+    tab.finish(1)
+    thoughts = tab.answers().get_by_role("group")
+    expect(thoughts.locator("summary")).to_have_text("Thoughts")
+    expect(thoughts.locator("strong")).not_to_be_visible()
+    thoughts.locator("summary").click()
+    expect(thoughts.locator("strong")).to_have_text("this")
+    expect(tab.answers().locator(".content")).to_have_text("then that")
+    tab.send("Again")
+    tab.finish(2)
+    assert tab.sent[-1]["messages"][1] == {"role": "assistant", "content": "then *that*"}, tab.sent[-1]
+
+
 def keys_work(tab):
     page = tab.page
     page.goto("/")
@@ -572,8 +604,8 @@ def pictures(browser, url, folder):
 
 CHAT = [headers_and_policy, markdown_is_shown, attacks_stay_text, long_texts_take_no_long, an_answer_can_be_stopped,
         messages_are_edited_and_answered_again, settings_reach_the_server, conversations_are_kept, errors_are_sentences,
-        keys_work, the_theme_can_be_changed, a_phone_has_room, status_follows_the_server,
-        a_hidden_page_asks_for_nothing, the_status_fits_a_phone]
+        a_failed_answer_leaves_turns, thinking_is_folded, keys_work, the_theme_can_be_changed, a_phone_has_room,
+        status_follows_the_server, a_hidden_page_asks_for_nothing, the_status_fits_a_phone]
 SERVERS = [a_server_that_goes_is_reported, a_key_and_no_template]
 
 

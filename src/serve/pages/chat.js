@@ -274,12 +274,18 @@ function setState() {
   element("send").disabled = !server.isReady || running !== null;
 }
 
-// The conversation as the API takes it: messages, or one text.
+// The conversation as the API takes it: messages, or one text. A message whose answer failed is joined with the next
+// one, as many templates take turns alone.
 function promptOf(conversation) {
   const before = conversation.messages.slice(0, -1);
   if (!server.isChat) return before.map((m) => m.content).join("");
-  const system = conversation.system.trim() ? [{ role: "system", content: conversation.system }] : [];
-  return [...system, ...before.filter((m) => m.role === "user" || m.content).map(({ role, content }) => ({ role, content }))];
+  const sent = conversation.system.trim() ? [{ role: "system", content: conversation.system }] : [];
+  for (const { role, content } of before.filter((m) => m.role === "user" || m.content)) {
+    const last = sent[sent.length - 1];
+    if (last?.role === role) last.content += `\n\n${content}`;
+    else sent.push({ role, content });
+  }
+  return sent;
 }
 
 function sampling() {
