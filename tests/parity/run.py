@@ -190,9 +190,9 @@ def check_clients(_):
     """The clients in tests/serve, each in a process of its own; without the server or a browser (status 77) one cannot
     run, and says why."""
     command = os.path.join(os.path.dirname(os.environ["TARN_LIBRARY"]), "tarn")
-    for name in ["openai", "playwright"]:
+    for name in ["openai", "ollama", "playwright"]:
         importlib.import_module(name)
-    for name in ["openai_client", "page_client"]:
+    for name in ["openai_client", "ollama_client", "page_client"]:
         script = os.path.join(os.path.dirname(__file__), "..", "serve", f"{name}.py")
         done = subprocess.run([sys.executable, script], env={"TARN_COMMAND": command, **os.environ},
                               capture_output=True, text=True, timeout=300)
@@ -204,7 +204,7 @@ def check_clients(_):
 
 
 def run_serve(options):
-    """`tarn serve`, through the openai package; its embeddings beside transformers; its pages in a browser."""
+    """`tarn serve` through the openai and ollama packages; embeddings beside transformers; its pages in a browser."""
     return run_files("serve", check_clients, options)
 
 

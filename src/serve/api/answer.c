@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/api/api_private.h"
+#include "serve/api/ollama.h"
 
 static bool is_chat(const tarn__api_job *job)
 {
@@ -212,6 +212,8 @@ static json_t *whole_choice(const tarn__api_job *job, tarn__api_choice *c)
 
 char *tarn__api_whole(const tarn__api_job *job, const tarn__api_model *model)
 {
+    if (job->ollama)
+        return tarn__ollama_whole(job, model);
     json_t *root = head(job, model, is_chat(job) ? "chat.completion" : "text_completion"), *choices = json_array();
     for (int i = 0; i < job->choice_count; i++)
         json_array_append_new(choices, whole_choice(job, &job->choices[i]));
@@ -261,6 +263,8 @@ static char *choice_chunk(const tarn__api_job *job, const tarn__api_model *model
 char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *c, const char *text,
                       size_t length)
 {
+    if (job->ollama)
+        return tarn__ollama_chunk(job, model, text, length);
     json_t *value = is_chat(job) ? chunk_delta(text, length, c->has_ended) : tarn__api_string(text, text ? length : 0);
     return choice_chunk(job, model, c, value, text != NULL, c->has_ended);
 }
@@ -268,6 +272,8 @@ char *tarn__api_chunk(const tarn__api_job *job, const tarn__api_model *model, ta
 char *tarn__api_reasoning_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *c,
                                 const char *text, size_t length)
 {
+    if (job->ollama)
+        return tarn__ollama_thinking(job, model, text, length);
     return choice_chunk(job, model, c, json_pack("{s:o}", "reasoning_content", tarn__api_string(text, length)), true,
                         false);
 }
@@ -275,6 +281,8 @@ char *tarn__api_reasoning_chunk(const tarn__api_job *job, const tarn__api_model 
 char *tarn__api_calls_chunk(const tarn__api_job *job, const tarn__api_model *model, const tarn__api_choice *c,
                             json_t *calls)
 {
+    if (job->ollama)
+        return tarn__ollama_calls(job, model, calls);
     json_t *root = head(job, model, chunk_object(job)), *call;
     size_t i;
     json_array_foreach(calls, i, call) json_object_set_new(call, "index", json_integer((json_int_t)i));
@@ -288,6 +296,8 @@ char *tarn__api_calls_chunk(const tarn__api_job *job, const tarn__api_model *mod
 
 char *tarn__api_usage_chunk(const tarn__api_job *job, const tarn__api_model *model)
 {
+    if (job->ollama)
+        return tarn__ollama_end(job, model);
     json_t *root = head(job, model, chunk_object(job));
     json_object_set_new(root, "choices", json_array());
     json_object_set_new(root, "usage", usage(job));

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "serve/api/api_private.h"
+#include "serve/api/ollama.h"
 
 #define DEFAULT_SEQUENCES 32
 #define RETRY_SECONDS "1"
@@ -23,7 +24,8 @@ void tarn__api_answer_error(tarn__api *a, tarn__http_exchange *x, const tarn__ap
 {
     static const char plain[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","
                                 "\"param\":null,\"code\":null}}";
-    char *text = tarn__api_error_text(error);
+    bool is_ollama = tarn__ollama_is_path(tarn__http_exchange_request(x)->path);
+    char *text = (is_ollama ? tarn__ollama_error_text : tarn__api_error_text)(error);
     if (error->status == 429 || error->status == 503)
         tarn__http_exchange_header(x, "Retry-After", RETRY_SECONDS);
     if (error->status == 401)
@@ -63,6 +65,12 @@ static const route routes[] = {{"/health", answer_health, 0},
                                {"/v1/chat/completions", NULL, TARN__API_CHAT},
                                {"/v1/completions", NULL, TARN__API_COMPLETION},
                                {"/v1/embeddings", NULL, TARN__API_EMBEDDINGS},
+                               {"/api/tags", tarn__ollama_answer_tags, 0},
+                               {"/api/ps", tarn__ollama_answer_ps, 0},
+                               {"/api/version", tarn__ollama_answer_version, 0},
+                               {"/api/chat", NULL, TARN__API_CHAT},
+                               {"/api/generate", NULL, TARN__API_COMPLETION},
+                               {"/api/show", NULL, TARN__API_TEMPLATE},
                                {"/tokenize", NULL, TARN__API_TOKENIZE},
                                {"/detokenize", NULL, TARN__API_DETOKENIZE},
                                {"/apply-template", NULL, TARN__API_TEMPLATE}};
@@ -88,6 +96,7 @@ static void begin_job(tarn__api *a, tarn__http_exchange *x, tarn__api_route kind
         refuse(a, x, 503, NULL, "no memory for the request");
         return;
     }
+    job->ollama = tarn__ollama_route_of(request->path);
     job->owner = a;
     job->number = ++a->last_number;
     job->exchange = x;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "serve/api/api_private.h"
+#include "serve/api/ollama.h"
 
 #define SILENCE_SECONDS 15    /* of a stream, before a comment */
 #define LOGPROBS_PER_EVENT 64 /* of a stream, at most: those of a prompt come many at a time */
@@ -99,14 +99,14 @@ void tarn__api_on_gone(void *ctx)
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
-/* Sends "data: TEXT"; takes ownership of the text. False: there is no client any more. */
+/* Sends "data: TEXT", or a line of Ollama's; takes ownership of the text. False: there is no client any more. */
 static bool send_event(tarn__api_job *job, char *text)
 {
     size_t length = text ? strlen(text) : 0;
     char *event = text && job->exchange ? malloc(length + 16) : NULL;
     bool good = event != NULL;
     if (good) {
-        int size = snprintf(event, length + 16, "data: %s\n\n", text);
+        int size = snprintf(event, length + 16, job->ollama ? "%s\n" : "data: %s\n\n", text);
         job->last_sent = seconds();
         good = tarn__http_stream_part(job->exchange, event, (size_t)size);
     }
@@ -129,7 +129,7 @@ static void fail(tarn__api *a, tarn__api_job *job, const tarn__api_error *error)
 {
     tarn__http_exchange *x = job->exchange;
     if (job->has_begun) {
-        send_event(job, tarn__api_error_text(error));
+        send_event(job, (job->ollama ? tarn__ollama_error_text : tarn__api_error_text)(error));
         end_stream(job);
         a->refused++;
     } else if (x) {
@@ -180,9 +180,9 @@ static bool begin_stream(tarn__api *a, tarn__api_job *job)
 {
     tarn__http_exchange_header(job->exchange, "X-Accel-Buffering", "no"); /* for nginx: pass events on at once */
     job->has_begun = true;
-    tarn__http_stream_begin(job->exchange, 200, "text/event-stream");
+    tarn__http_stream_begin(job->exchange, 200, job->ollama ? "application/x-ndjson" : "text/event-stream");
     bool good = true;
-    for (int i = 0; good && job->route == TARN__API_CHAT && i < job->choice_count; i++)
+    for (int i = 0; good && job->route == TARN__API_CHAT && !job->ollama && i < job->choice_count; i++)
         good = send_event(job, tarn__api_chunk(job, &a->model, &job->choices[i], NULL, 0));
     return good;
 }
@@ -335,7 +335,7 @@ static void complete(tarn__api *a, tarn__api_job *job)
         return;
     }
     bool good = !job->includes_usage || send_event(job, tarn__api_usage_chunk(job, &a->model));
-    if (good && send_event(job, strdup("[DONE]"))) {
+    if (good && (job->ollama || send_event(job, strdup("[DONE]")))) {
         a->answered++;
         end_stream(job);
     } else if (job->exchange) {
@@ -431,7 +431,7 @@ void tarn__api_on_second(void *ctx)
     double now = seconds();
     for (tarn__api_job *job = a->jobs, *next; job; job = next) {
         next = job->next;
-        if (!job->exchange || !job->has_begun || now - job->last_sent < SILENCE_SECONDS)
+        if (!job->exchange || !job->has_begun || job->ollama || now - job->last_sent < SILENCE_SECONDS)
             continue;
         job->last_sent = now;
         tarn__http_stream_part(job->exchange, comment, sizeof(comment) - 1);

@@ -44,6 +44,14 @@ static inline bool tarn__api_is_computed(tarn__api_route route)
     return route <= TARN__API_COMPLETION || route == TARN__API_EMBEDDINGS;
 }
 
+/* The route of Ollama's API that a request came by; its job has a route of the others. */
+typedef enum tarn__ollama_route {
+    TARN__OLLAMA_NONE = 0,
+    TARN__OLLAMA_CHAT,
+    TARN__OLLAMA_GENERATE,
+    TARN__OLLAMA_SHOW
+} tarn__ollama_route;
+
 /* An error of OpenAI's form. `status` 0: none. */
 typedef struct tarn__api_error {
     int status;
@@ -108,6 +116,7 @@ typedef struct tarn__api_prompt {
 struct tarn__api_job {
     int64_t number;
     tarn__api_route route;
+    tarn__ollama_route ollama;
     char *body; /* until it is prepared */
     size_t body_size;
     tarn__api_job *previous, *next; /* all jobs, on the loop's thread */

@@ -139,7 +139,10 @@ static bool read_limits(tarn__api_job *job, const tarn__api_model *model, tarn__
         return false;
     if (given && newer && given != newer)
         return tarn__api_refuse(&job->error, 400, NULL, "max_tokens", "max_tokens and max_completion_tokens differ");
-    o->max_tokens = newer ? newer : given ? given : job->route == TARN__API_CHAT ? 0 : DEFAULT_COMPLETION_TOKENS;
+    o->max_tokens = newer                                         ? newer
+                    : given                                       ? given
+                    : job->route == TARN__API_CHAT || job->ollama ? 0
+                                                                  : DEFAULT_COMPLETION_TOKENS;
     job->has_default_limit = !newer && !json_is_number(json_object_get(f->object, "max_tokens"));
     job->n = (int)n;
     if (job->route == TARN__API_CHAT && model->eot >= 0 && !o->ignore_eos) {

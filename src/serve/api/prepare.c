@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serve/api/ollama.h"
+
 /* Depth of arrays and objects, counted before the parser recurses. */
 static int nesting(const char *text, size_t size)
 {
@@ -43,8 +45,7 @@ static bool parse(tarn__api_job *job)
     return true;
 }
 
-/* The model must be the one that is served; without a name it is. */
-static bool check_model(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
+bool tarn__api_check_model(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
     const char *name = NULL;
     size_t length = 0;
@@ -89,7 +90,7 @@ static bool check_echo(tarn__api_job *job)
 
 static bool prepare_completion(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
-    bool good = check_model(job, model, f) && tarn__api_read_params(job, model, f) &&
+    bool good = tarn__api_check_model(job, model, f) && tarn__api_read_params(job, model, f) &&
                 (job->route == TARN__API_CHAT ? tarn__api_read_messages : tarn__api_read_prompts)(job, model, f) &&
                 tarn__body_end(f) && check_context(job, model) && check_echo(job);
     return good && (job->prompt_count * job->n <= TARN__API_CHOICES_MAX ||
@@ -99,7 +100,7 @@ static bool prepare_completion(tarn__api_job *job, const tarn__api_model *model,
 
 static bool prepare_embeddings(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
-    return check_model(job, model, f) && tarn__api_read_embeddings(job, model, f);
+    return tarn__api_check_model(job, model, f) && tarn__api_read_embeddings(job, model, f);
 }
 
 void tarn__api_prepare(tarn__api_job *job, const tarn__api_model *model)
@@ -107,9 +108,10 @@ void tarn__api_prepare(tarn__api_job *job, const tarn__api_model *model)
     tarn__body fields = {.error = &job->error};
     if (atomic_load(&job->is_cancelled) || job->error.status)
         return;
-    bool good = job->embeddings ? tarn__api_write_embeddings(job, model) : parse(job);
+    bool good = job->embeddings ? tarn__api_write_embeddings(job, model)
+                                : parse(job) && (!job->ollama || tarn__ollama_translate(job, model));
     fields.object = job->root;
-    if (good && !job->embeddings)
+    if (good && !job->embeddings && !job->answer)
         good = (job->route <= TARN__API_COMPLETION   ? prepare_completion
                 : job->route == TARN__API_EMBEDDINGS ? prepare_embeddings
                                                      : tarn__api_answer_text)(job, model, &fields);

@@ -4,6 +4,9 @@
 
 #include "serve/api/body.h"
 
+/* The model must be the one that is served; without a name it is (prepare.c). */
+bool tarn__api_check_model(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
+
 /* Sampling, limits, stream and structured output (params.c). */
 bool tarn__api_read_params(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
 
