@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/api/ollama.h"
+#include "serve/ollama/ollama.h"
 
 static bool is_chat(const tarn__api_job *job)
 {

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "serve/api/api_private.h"
-#include "serve/api/ollama.h"
+#include "serve/ollama/ollama.h"
 
 #define DEFAULT_SEQUENCES 32
 #define RETRY_SECONDS "1"

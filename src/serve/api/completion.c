@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "serve/api/ollama.h"
+#include "serve/ollama/ollama.h"
 
 #define SILENCE_SECONDS 15    /* of a stream, before a comment */
 #define LOGPROBS_PER_EVENT 64 /* of a stream, at most: those of a prompt come many at a time */

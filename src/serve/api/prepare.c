@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/api/ollama.h"
+#include "serve/ollama/ollama.h"
 
 /* Depth of arrays and objects, counted before the parser recurses. */
 static int nesting(const char *text, size_t size)

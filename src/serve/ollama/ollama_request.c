@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/api/ollama.h"
 #include "serve/api/prepare.h"
+#include "serve/ollama/ollama.h"
 
 bool tarn__ollama_is_path(const char *path)
 {

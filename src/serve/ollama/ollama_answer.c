@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "serve/api/ollama.h"
+#include "serve/ollama/ollama.h"
 
 static char *dump(json_t *root)
 {
