@@ -398,6 +398,7 @@ def thinking_is_folded(tab):
     expect(tab.answers().locator(".content")).to_have_text("then that")
     tab.send("Again")
     tab.finish(2)
+    expect(thoughts.first.locator("strong")).to_be_visible()
     assert tab.sent[-1]["messages"][1] == {"role": "assistant", "content": "then *that*"}, tab.sent[-1]
 
 

@@ -241,10 +241,13 @@ function drawEmpty() {
     : server.isChat ? "Ask something." : "Write the beginning of a text.";
 }
 
+// Messages that were shown keep their nodes, and with them thoughts that the user has opened.
 function drawMessages() {
+  const shown = element("messages").children, { isChat } = server;
   const nodes = current.messages.map((message, index) => {
-    const isStreaming = running?.message === message;
-    const node = messageNode(message, index, on, { isStreaming, isChat: server.isChat });
+    const isStreaming = running?.message === message, old = shown[index];
+    if (!isStreaming && old?.message === message && old.isChat === isChat) return old;
+    const node = Object.assign(messageNode(message, index, on, { isStreaming, isChat }), { message, isChat });
     if (isStreaming) running.article = node;
     return node;
   });
