@@ -1,5 +1,5 @@
-/* test_leaks.c: tests of what a program leaks under the address sanitizer, in spite of support/leaks.c, which spares the
- * search where nothing can have leaked: this program starts itself, and loses a block or keeps it. */
+/* test_leaks.c: tests of what a program leaks under the address sanitizer, in spite of support/leaks.c, which spares
+ * the search where nothing can have leaked: this program starts itself, and loses a block or keeps it. */
 #include <stdio.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-/* test_finetune_answers.c: fine-tuning end to end: a model that is tuned by the command answers in a chat. Half a minute
- * of training on 2 cores, so `make test` leaves this program to `make test-slow`. */
+/* test_finetune_answers.c: fine-tuning end to end: a model that is tuned by the command answers in a chat. Half a
+ * minute of training on 2 cores, so `make test` leaves this program to `make test-slow`. */
 #include <tarn/text.h>
 
 #include "support/command.h"

@@ -61,8 +61,8 @@ __attribute__((constructor)) static void guard_fork(void)
 
 PLAIN static block *map_blocks(size_t count)
 {
-    void *memory = mmap(NULL, count * sizeof(block), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(NULL, count * sizeof(block), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
