@@ -224,10 +224,10 @@ def extremes_iq4(x):
     return scale * values[nearest]
 
 
-def packed(folder, numbers, dtype):
+def packed(folder, numbers, dtype, importance=None):
     source, target = os.path.join(folder, "numbers.gguf"), os.path.join(folder, f"{dtype}.gguf")
     write_tensors(source, {name: (values, Type.F32) for name, values in numbers.items()})
-    convert(source, target, dtype)
+    convert(source, target, dtype, importance)
     return read_tensors(target)
 
 

@@ -226,11 +226,14 @@ class Model:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def quantized(number, values, row_bytes):
-    """The bytes of ggml's quantizer of a type without an importance matrix."""
+def quantized(number, values, row_bytes, importance=None):
+    """The bytes of ggml's quantizer of a type, with an importance per column or None."""
     values = np.ascontiguousarray(values, np.float32)
+    if importance is not None:
+        importance = np.ascontiguousarray(importance, np.float32)
     found = np.zeros((values.shape[0], row_bytes), np.uint8)
-    written = quantize_chunk(int(number), values.ctypes.data, found.ctypes.data, 0, *values.shape, None)
+    written = quantize_chunk(int(number), values.ctypes.data, found.ctypes.data, 0, *values.shape,
+                             None if importance is None else importance.ctypes.data)
     if written != found.size:
         raise RuntimeError(f"ggml_quantize_chunk() writes {written} bytes, not {found.size}")
     return found

@@ -9,7 +9,8 @@
  * best round is kept, or the block of the groups' ranges where that has the smaller error: the search never loses to
  * the simple method.
  *
- * An element's weight is its magnitude plus the group's mean magnitude, times its importance. */
+ * An element's weight is its magnitude plus a multiple of the group's mean magnitude, times its importance. Where
+ * importance says what matters, magnitude counts for less. */
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +19,6 @@
 
 #define MAX_GROUP 32
 #define MAX_GROUPS 16
-#define CANDIDATES 16
 #define REFITS 2 /* of a group, per candidate */
 #define ROUNDS 3 /* of a block */
 
@@ -29,22 +29,23 @@ typedef struct format {
     int min_high;            /* largest code of a group's min; 1: the block's; 0: there is no min */
     bool is_signed_min;      /* min may be negative */
     bool is_iq4;             /* q is one of TARN__IQ4_VALUES */
-    float first, step;       /* factors of the candidates: few levels need a wider range */
+    float first, step;       /* factors of the candidates: few levels need a wider range, uneven ones small steps */
+    int candidates;
 } format;
 
 static const format formats[TARN_DTYPE_COUNT] = {
-    [TARN_Q8_0] = {32, 1, -127, 127, 1, 1, 0, false, false, 0.98f, 0.008f},
-    [TARN_Q4_0] = {32, 1, -8, 7, 1, 1, 0, false, false, 0.85f, 0.04f},
-    [TARN_Q5_0] = {32, 1, -16, 15, 1, 1, 0, false, false, 0.9f, 0.03f},
-    [TARN_Q4_1] = {32, 1, 0, 15, 1, 1, 1, true, false, 0.94f, 0.025f},
-    [TARN_Q5_1] = {32, 1, 0, 31, 1, 1, 1, true, false, 0.96f, 0.015f},
-    [TARN_Q2_K] = {16, 16, 0, 3, 0, 15, 15, false, false, 0.7f, 0.06f},
-    [TARN_Q3_K] = {16, 16, -4, 3, -32, 31, 0, false, false, 0.7f, 0.06f},
-    [TARN_Q4_K] = {32, 8, 0, 15, 0, 63, 63, false, false, 0.94f, 0.025f},
-    [TARN_Q5_K] = {32, 8, 0, 31, 0, 63, 63, false, false, 0.96f, 0.015f},
-    [TARN_Q6_K] = {16, 16, -32, 31, -128, 127, 0, false, false, 0.94f, 0.025f},
-    [TARN_IQ4_NL] = {32, 1, -127, 113, 1, 1, 0, false, true, 0.85f, 0.04f},
-    [TARN_IQ4_XS] = {32, 8, -127, 113, -32, 31, 0, false, true, 0.85f, 0.04f},
+    [TARN_Q8_0] = {32, 1, -127, 127, 1, 1, 0, false, false, 0.98f, 0.008f, 16},
+    [TARN_Q4_0] = {32, 1, -8, 7, 1, 1, 0, false, false, 0.85f, 0.04f, 16},
+    [TARN_Q5_0] = {32, 1, -16, 15, 1, 1, 0, false, false, 0.9f, 0.03f, 16},
+    [TARN_Q4_1] = {32, 1, 0, 15, 1, 1, 1, true, false, 0.94f, 0.025f, 16},
+    [TARN_Q5_1] = {32, 1, 0, 31, 1, 1, 1, true, false, 0.96f, 0.015f, 16},
+    [TARN_Q2_K] = {16, 16, 0, 3, 0, 15, 15, false, false, 0.7f, 0.06f, 16},
+    [TARN_Q3_K] = {16, 16, -4, 3, -32, 31, 0, false, false, 0.7f, 0.06f, 16},
+    [TARN_Q4_K] = {32, 8, 0, 15, 0, 63, 63, false, false, 0.94f, 0.025f, 16},
+    [TARN_Q5_K] = {32, 8, 0, 31, 0, 63, 63, false, false, 0.96f, 0.015f, 16},
+    [TARN_Q6_K] = {16, 16, -32, 31, -128, 127, 0, false, false, 0.94f, 0.025f, 16},
+    [TARN_IQ4_NL] = {32, 1, -127, 113, 1, 1, 0, false, true, 0.85f, 0.02f, 32},
+    [TARN_IQ4_XS] = {32, 8, -127, 113, -32, 31, 0, false, true, 0.85f, 0.04f, 16},
 };
 
 /* Scale and min: of groups, or of a block. */
@@ -173,13 +174,15 @@ INLINE scale_min range_of(const format *f, const float *x)
     return (scale_min){high > low ? (high - low) / f->high : 0, -low};
 }
 
-/* Tries multiples of one scale and their refits; updates the best. */
+/* Tries multiples of one scale and their refits; updates the best. With a min every second one starts half a step
+ * higher (see quantize.inc). */
 INLINE void try_scales(const format *f, const float *x, const float *weight, scale_min from, scale_min *best,
                        float *smallest)
 {
     float q[MAX_GROUP], inverted = inverse_of(from.scale);
-    for (int i = 0; i < CANDIDATES && inverted != 0; i++) {
-        round_all(f, x, inverted * (f->first + f->step * (float)i), from.min, q);
+    for (int i = 0; i < f->candidates && inverted != 0; i++) {
+        float factored = inverted * (f->first + f->step * (float)i);
+        round_all(f, x, factored, from.min - (f->min_high > 0 && i % 2 != 0 ? 0.5f * inverse_of(factored) : 0), q);
         for (int refit = 0; refit < REFITS; refit++) {
             scale_min fitted = fit_group(f, x, weight, q);
             round_all(f, x, inverse_of(fitted.scale), fitted.min, q);
@@ -216,9 +219,9 @@ INLINE void weigh(const format *f, const float *x, const float *importance, floa
         float sum = 0;
         for (int i = 0; i < f->group; i++)
             sum += fabsf(of_group[i]);
+        float mean = sum / (float)f->group * (importance ? 2 : 1.5f);
         for (int i = 0; i < f->group; i++)
-            weight[g * f->group + i] =
-                (sum / (float)f->group + fabsf(of_group[i])) * (importance ? importance[g * f->group + i] : 1);
+            weight[g * f->group + i] = (mean + fabsf(of_group[i])) * (importance ? importance[g * f->group + i] : 1);
     }
 }
 
