@@ -114,8 +114,8 @@ static void requests_cross_the_short_context_one_by_one(void **state)
         run_alone(model, &alone[i], i);
     for (int few = 0; few < 2; few++) {
         tarn_engine *engine = tarn_engine_new(
-            model, &(tarn_engine_options){
-                       .context = CONTEXT, .prompt_tokens = 70, .kv_bytes = few ? 11 * page_bytes : 0});
+            model,
+            &(tarn_engine_options){.context = CONTEXT, .prompt_tokens = 70, .kv_bytes = few ? 11 * page_bytes : 0});
         for (int again = 0; again < 2; again++) {
             for (int i = 0; i < REQUESTS; i++)
                 add(engine, &others[i], i);

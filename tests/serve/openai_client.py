@@ -98,6 +98,58 @@ def tools(client):
     check([p.function.arguments for p in streamed] == [made.function.arguments], "a streamed call")
 
 
+TOOL_TEMPLATE = (
+    "{% if style == 'granite' %}Respond only with <|tool_call|> and a JSON list of tools.\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{% set args = c.function.arguments | tojson %}"
+    "{% if style == 'hermes' %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ args }}}\n"
+    "</tool_call>{% elif style == 'llama' %}{\"name\": \"{{ c.function.name }}\", \"parameters\": {{ args }}}"
+    "{% elif style == 'mistral' %}[TOOL_CALLS] [{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ args }}, "
+    "\"id\": \"{{ c.id }}\"}]{% elif style == 'granite' %}{% else %}{{ c.function.name }}({{ args }}){% endif %}"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if thinks %}<think>\n{% endif %}{% endif %}")
+
+
+def forced_tools(client):
+    """Calls that are demanded, in the forms of four templates; a form that is not JSON is refused."""
+    numbers = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"],
+               "additionalProperties": False}
+    names = {"type": "object", "properties": {"who": {"type": "string", "maxLength": 4}}, "required": ["who"],
+             "additionalProperties": False}
+    ask = dict(model="random", messages=[{"role": "user", "content": "Hi"}], max_tokens=200, seed=5,
+               tools=[{"type": "function", "function": {"name": "add", "parameters": numbers, "strict": True}},
+                      {"type": "function", "function": {"name": "greet", "parameters": names}}])
+    named = {"type": "function", "function": {"name": "greet"}}
+    seen, prompts = set(), {}
+    for style in ["hermes", "llama", "mistral", "granite"]:
+        ask["extra_body"] = {"chat_template_kwargs": {"style": style}}
+        for choice in ["required", named]:
+            whole = client.chat.completions.create(**ask, tool_choice=choice)
+            answer, prompts[style] = whole.choices[0], whole.usage.prompt_tokens
+            calls = answer.message.tool_calls or []
+            check(len(calls) == 1 and answer.finish_reason == "tool_calls", f"a demanded call, {style}")
+            for call in calls:
+                arguments = json.loads(call.function.arguments, strict=False)
+                seen.add(call.function.name)
+                check(choice != named or call.function.name == "greet", f"a call by its name, {style}")
+                check(arguments["a"] in [1, 2] if call.function.name == "add" else len(arguments["who"]) <= 4,
+                      f"arguments by the schema, {style}")
+                check(not answer.message.content, f"no text beside the call, {style}")
+    check("greet" in seen, "the named tool is called")
+    check(prompts["hermes"] - prompts["llama"] == len("<tool_call>\n"), "the text before a call is in the prompt")
+    ask["tools"][0]["function"].pop("strict")
+    ask["extra_body"] = {"chat_template_kwargs": {"style": "hermes"}}
+    none = client.chat.completions.create(**ask | {"max_tokens": 5}, tool_choice="none", parallel_tool_calls=False)
+    check(not none.choices[0].message.tool_calls, "no call")
+    refuse = lambda code, **more: refused(openai.BadRequestError, code,
+                                          lambda: client.chat.completions.create(**ask | more))
+    refuse("unsupported_parameter", tool_choice="required", extra_body={})
+    refuse(None, tool_choice={"type": "function", "function": {"name": "other"}})
+    refuse(None, tool_choice="always")
+    refuse(None, tool_choice="required", tools=[])
+    refuse(None, tool_choice="required", response_format={"type": "json_object"})
+
+
 def completions(client):
     ask = dict(model="random", prompt="Once", temperature=0, max_tokens=20)
     whole = client.completions.create(**ask, logprobs=2)
@@ -173,7 +225,7 @@ def main():
     command = os.environ["TARN_COMMAND"]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "random"
-        random_model.write(folder, random_model.TEMPLATE + "{% if thinks %}<think>\n{% endif %}")
+        random_model.write(folder, TOOL_TEMPLATE)
         (folder / "keys").write_text(KEY + "\n")
         with open(folder / "errors", "w") as errors_file:
             server = subprocess.Popen([command, "serve", folder, "--port", "0", "--device", "cpu", "--api-key-file",
@@ -190,6 +242,7 @@ def main():
             chats(client)
             structured(client)
             tools(client)
+            forced_tools(client)
             completions(client)
             embeddings(client, folder)
             reasoning(client)

@@ -376,7 +376,7 @@ static void calls_of_tools_are_found(void **state)
                  "tools", "tools");
     expect_error("/v1/chat/completions",
                  "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":\"required\"}", 400,
-                 "tool_choice", "must be auto or none");
+                 "tool_choice", "required needs tools");
     end(1);
 }
 

@@ -200,6 +200,7 @@ static json_t *whole_choice(const tarn__api_job *job, tarn__api_choice *c)
 {
     size_t length = c->length;
     json_t *calls = tarn__api_calls(job, c, &length), *logprobs = choice_logprobs(job, c);
+    tarn__api_limit_calls(job, calls);
     json_t *text = calls && !length ? json_null() : tarn__api_string(c->text, length);
     c->has_calls = calls != NULL;
     const char *reason = finish_name(c);

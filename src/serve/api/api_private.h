@@ -103,6 +103,11 @@ void tarn__api_answer_json(tarn__http_exchange *exchange, int status, const char
  * reference. */
 json_t *tarn__api_calls(const tarn__api_job *job, const tarn__api_choice *choice, size_t *content);
 
+/* ---- tool_choice.c ----------------------------------------------------------------------------------------------- */
+
+/* Leaves the first call of an array alone where a request wants no parallel ones. */
+void tarn__api_limit_calls(const tarn__api_job *job, json_t *calls);
+
 /* ---- answer.c: the JSON of answers ------------------------------------------------------------------------------- */
 
 /* A choice's entry of logprobs for a token, or for the one that ended the request. NULL without memory. */

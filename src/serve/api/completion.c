@@ -350,6 +350,7 @@ static bool send_text_or_calls(tarn__api *a, tarn__api_choice *c)
     bool has_ended = c->has_ended, good = true;
     size_t until = c->length;
     json_t *calls = has_ended ? tarn__api_calls(job, c, &until) : NULL;
+    tarn__api_limit_calls(job, calls);
     for (size_t i = c->sent; !has_ended && i < until; i++)
         if (memchr("<[{", c->text[i], 3))
             until = i;

@@ -139,6 +139,9 @@ struct tarn__api_job {
     bool streams, includes_usage, has_logprobs;
     bool echoes;            /* the answers of a completion begin with their prompt */
     bool has_default_limit; /* of new tokens: less where the context ends before */
+    bool forces_call;       /* the answer must be a call, */
+    char forced_tool[65];   /* of the tool with this name; "": of any */
+    bool is_single;         /* at most one call */
     bool opens_reasoning;   /* the prompt of a chat ends with <think> */
     bool is_base64;         /* the form of embeddings */
 

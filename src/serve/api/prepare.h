@@ -13,6 +13,13 @@ bool tarn__api_read_params(tarn__api_job *job, const tarn__api_model *model, tar
 /* The tools of a chat and its choice of them (tools.c). */
 bool tarn__api_read_tools(tarn__api_job *job, tarn__body *fields);
 
+/* tool_choice: whether the tools are hidden, or a call of one of them is demanded (tool_choice.c). */
+bool tarn__api_read_choice(tarn__api_job *job, tarn__body *fields, const json_t *tools, bool *is_none);
+
+/* Constrains the answer of a chat to a call, if one is demanded; `variables` are those of its template, or NULL
+ * (tool_choice.c). */
+bool tarn__api_force_call(tarn__api_job *job, const tarn__api_model *model, const char *variables);
+
 /* Calls in a message: arguments that are JSON in a string become the object that templates expect (tools.c). */
 bool tarn__api_read_calls(json_t *message);
 

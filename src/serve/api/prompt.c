@@ -140,6 +140,7 @@ bool tarn__api_read_messages(tarn__api_job *job, const tarn__api_model *model, t
     good = tokens && add_prompt(job, tokens, count);
     if (good)
         find_reasoning(job, model, tokens, count);
+    good = good && tarn__api_force_call(job, model, variables);
     tarn_tokenizer_release(tokens);
     free(variables);
     free(messages);

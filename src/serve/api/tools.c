@@ -13,27 +13,25 @@
 /* "auto" is what a model does; "none" hides the tools from it. */
 bool tarn__api_read_tools(tarn__api_job *job, tarn__body *f)
 {
-    json_t *tools = tarn__body_member(f, "tools"), *choice = tarn__body_member(f, "tool_choice"), *tool;
+    json_t *tools = tarn__body_member(f, "tools"), *tool;
     size_t i;
-    const char *word = json_string_value(choice);
-    bool parallel = true, is_none = word && strcmp(word, "none") == 0;
-    if (choice && !is_none && !(word && strcmp(word, "auto") == 0))
-        return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "tool_choice",
-                                "tool_choice must be auto or none: others are not supported");
+    bool parallel = true, is_none = false;
     if (!tarn__body_bool(f, "parallel_tool_calls", &parallel))
         return false;
+    job->is_single = !parallel;
     if (tools && !json_is_array(tools))
         return tarn__api_refuse(&job->error, 400, NULL, "tools", "tools must be an array of functions");
+    if (!tarn__api_read_choice(job, f, tools, &is_none))
+        return false;
     if (!json_array_size(tools))
         return true;
-    if (!parallel)
-        return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "parallel_tool_calls",
-                                "parallel_tool_calls: false is not supported");
-    json_array_foreach(tools, i, tool) if (
-        json_is_true(
-            json_object_get(json_object_get(tool, "function"),
-                            "strict"))) return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "tools",
-                                                                "tools[%zu].function.strict: true is not supported", i);
+    json_array_foreach(tools, i, tool)
+    {
+        bool is_strict = json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
+        if (is_strict && !is_none && !job->forces_call)
+            return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "tools",
+                                    "tools[%zu].function.strict: true needs a tool_choice that demands a call", i);
+    }
     job->tools = json_dumps(tools, JSON_COMPACT);
     if (!job->tools)
         return false;
