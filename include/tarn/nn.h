@@ -104,6 +104,52 @@ TARN_API tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn
 #define tarn_conv2d_layer_with(in, out, device, ...) \
     tarn_conv2d_layer_with_sized(in, out, device, __VA_ARGS__, sizeof(tarn_conv2d_layer_options))
 
+/* tarn_conv_transpose2d() as a layer: a square kernel, stride 1, no padding. Parameters "weight" [in, out / groups,
+ * rows, columns] and "bias" [out], f32, uniform in ±1/sqrt(out / groups · rows · columns) as in torch. The caller owns
+ * the module. */
+TARN_API tarn_module *tarn_conv_transpose2d_layer(int64_t in, int64_t out, int64_t kernel, tarn_device device);
+
+/* Options of tarn_conv_transpose2d_layer_with(), rows before columns; zero is the default of every field but the
+ * kernel. */
+typedef struct tarn_conv_transpose2d_layer_options {
+    int64_t kernel[2];         /* required */
+    int64_t stride[2];         /* 0: 1 */
+    int64_t padding[2];        /* rows and columns cut off on each side */
+    int64_t output_padding[2]; /* rows and columns added at the end; less than the stride */
+    int64_t dilation[2];       /* 0: 1 */
+    int64_t groups;            /* 0: 1 */
+    bool no_bias;
+    tarn_dtype dtype; /* default f32 */
+} tarn_conv_transpose2d_layer_options;
+
+/* The same with options. `...` is a const tarn_conv_transpose2d_layer_options *. */
+TARN_API tarn_module *tarn_conv_transpose2d_layer_with_sized(int64_t in, int64_t out, tarn_device device,
+                                                             const tarn_conv_transpose2d_layer_options *options,
+                                                             size_t options_size);
+#define tarn_conv_transpose2d_layer_with(in, out, device, ...) \
+    tarn_conv_transpose2d_layer_with_sized(in, out, device, __VA_ARGS__, sizeof(tarn_conv_transpose2d_layer_options))
+
+/* tarn_conv1d() as a layer, for sequences [N, in, L]: stride 1, no padding. Parameters "weight" [out, in / groups,
+ * kernel] and "bias" [out], f32, uniform in ±1/sqrt(in / groups · kernel) as in torch. The caller owns the module. */
+TARN_API tarn_module *tarn_conv1d_layer(int64_t in, int64_t out, int64_t kernel, tarn_device device);
+
+/* Options of tarn_conv1d_layer_with(); zero is the default of every field but the kernel. */
+typedef struct tarn_conv1d_layer_options {
+    int64_t kernel;   /* required */
+    int64_t stride;   /* 0: 1 */
+    int64_t padding;  /* zeros on each side */
+    int64_t dilation; /* 0: 1 */
+    int64_t groups;   /* 0: 1 */
+    bool no_bias;
+    tarn_dtype dtype; /* default f32 */
+} tarn_conv1d_layer_options;
+
+/* The same with options. `...` is a const tarn_conv1d_layer_options *. */
+TARN_API tarn_module *tarn_conv1d_layer_with_sized(int64_t in, int64_t out, tarn_device device,
+                                                   const tarn_conv1d_layer_options *options, size_t options_size);
+#define tarn_conv1d_layer_with(in, out, device, ...) \
+    tarn_conv1d_layer_with_sized(in, out, device, __VA_ARGS__, sizeof(tarn_conv1d_layer_options))
+
 /* tarn_max_pool2d(), tarn_avg_pool2d() and tarn_global_avg_pool2d() as layers. `...` is a const tarn_pool2d_options *;
  * its kernel is required. The caller owns the module. */
 TARN_API tarn_module *tarn_max_pool2d_layer_sized(const tarn_pool2d_options *options, size_t options_size);
@@ -121,6 +167,23 @@ TARN_API tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t ch
                                                       const tarn_norm_options *options, size_t options_size);
 #define tarn_groupnorm_layer_with(groups, channels, device, ...) \
     tarn_groupnorm_layer_with_sized(groups, channels, device, __VA_ARGS__, sizeof(tarn_norm_options))
+
+/* Instance norm of x [N, channels, ...]: each channel of each sample by itself, which is tarn_groupnorm() with one
+ * channel per group. Without parameters, as torch's InstanceNorm. The caller owns the module. */
+TARN_API tarn_module *tarn_instancenorm_layer(int64_t channels, tarn_device device);
+
+/* Options of tarn_instancenorm_layer_with(); zero is every field's default. */
+typedef struct tarn_instancenorm_options {
+    bool affine;      /* parameters "weight" [channels], ones, and "bias" [channels], zeros */
+    double epsilon;   /* default 1e-5 */
+    tarn_dtype dtype; /* of the parameters; default f32 */
+} tarn_instancenorm_options;
+
+/* The same with options. `...` is a const tarn_instancenorm_options *, or NULL. */
+TARN_API tarn_module *tarn_instancenorm_layer_with_sized(int64_t channels, tarn_device device,
+                                                         const tarn_instancenorm_options *options, size_t options_size);
+#define tarn_instancenorm_layer_with(channels, device, ...) \
+    tarn_instancenorm_layer_with_sized(channels, device, __VA_ARGS__, sizeof(tarn_instancenorm_options))
 
 /* tarn_batchnorm() as a layer, for x [N, channels, ...] of any rank from 2. Parameters "weight", ones, and "bias",
  * zeros; buffers "running_mean", "running_var" (f32, or f64) and "num_batches_tracked" (i64), as in torch. In

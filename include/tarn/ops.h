@@ -355,6 +355,38 @@ TARN_API tarn_tensor *tarn_conv2d_sized(tarn_tensor *x, tarn_tensor *weight, tar
                                         const tarn_conv2d_options *options, size_t options_size);
 #define tarn_conv2d(x, weight, bias, ...) tarn_conv2d_sized(x, weight, bias, __VA_ARGS__, sizeof(tarn_conv2d_options))
 
+/* Options of tarn_conv_transpose2d(), rows before columns; zero is every field's default. */
+typedef struct tarn_conv_transpose2d_options {
+    int64_t stride[2];         /* 0: 1 */
+    int64_t padding[2];        /* rows and columns cut off on each side */
+    int64_t output_padding[2]; /* rows and columns added at the end; less than the stride */
+    int64_t dilation[2];       /* 0: 1 */
+    int64_t groups;            /* 0: 1 */
+} tarn_conv_transpose2d_options;
+
+/* Transposed 2-D convolution of images x [N, C, H, W] with weight [C, O / groups, KH, KW], plus bias [O] or NULL: the
+ * gradient of tarn_conv2d() to its image. [N, O, OH, OW] with OH = (H - 1) · stride - 2 · padding + dilation ·
+ * (KH - 1) + output_padding + 1. `...` is a const tarn_conv_transpose2d_options *, or NULL. */
+TARN_API tarn_tensor *tarn_conv_transpose2d_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias,
+                                                  const tarn_conv_transpose2d_options *options, size_t options_size);
+#define tarn_conv_transpose2d(x, weight, bias, ...) \
+    tarn_conv_transpose2d_sized(x, weight, bias, __VA_ARGS__, sizeof(tarn_conv_transpose2d_options))
+
+/* Options of tarn_conv1d(); zero is every field's default. */
+typedef struct tarn_conv1d_options {
+    int64_t stride;   /* 0: 1 */
+    int64_t padding;  /* zeros on each side */
+    int64_t dilation; /* 0: 1 */
+    int64_t groups;   /* 0: 1 */
+} tarn_conv1d_options;
+
+/* 1-D convolution (cross-correlation) of sequences x [N, C, L] with weight [O, C / groups, K], plus bias [O] or NULL:
+ * [N, O, OL] with OL = (L + 2 · padding - dilation · (K - 1) - 1) / stride + 1, rounded down. `...` is a const
+ * tarn_conv1d_options *, or NULL. */
+TARN_API tarn_tensor *tarn_conv1d_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias,
+                                        const tarn_conv1d_options *options, size_t options_size);
+#define tarn_conv1d(x, weight, bias, ...) tarn_conv1d_sized(x, weight, bias, __VA_ARGS__, sizeof(tarn_conv1d_options))
+
 /* Options of pooling, rows before columns. */
 typedef struct tarn_pool2d_options {
     int64_t kernel[2];   /* window size; required */

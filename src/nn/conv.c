@@ -1,10 +1,13 @@
-/* conv.c: the 2-d convolution layer: weight (out, in / groups, kernel_h, kernel_w), bias (out); and pooling layers.
+/* conv.c: convolution layers: conv2d and conv1d with weight (out, in / groups, kernel…), conv_transpose2d with weight
+ * (in, out / groups, kernel…), and bias (out).
  *
- * ctx is a tarn_conv2d_options, ready for the operation; the layer's own options are read by the constructor alone. */
+ * ctx is the options of the operation; the layer's own options are read by the constructor alone. */
 #include <math.h>
 #include <string.h>
 
 #include "nn/module.h"
+
+/* Forward functions: tarn__module_own() gives NULL for a bias that .no_bias left out. */
 
 /* x (N, in, H, W) to (N, out, H', W'). */
 static tarn_tensor *conv2d_forward(tarn_module *module, tarn_tensor *x, void *ctx)
@@ -13,58 +16,111 @@ static tarn_tensor *conv2d_forward(tarn_module *module, tarn_tensor *x, void *ct
                        (const tarn_conv2d_options *)ctx);
 }
 
-/* Everything that can be checked without an image; tarn_conv2d() checks the rest. 0 means the default, but for .kernel.
- */
-static bool check(int64_t in, int64_t out, const tarn_conv2d_layer_options *options)
+static tarn_tensor *conv_transpose2d_forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
-    const char *const names[] = {"kernel", "stride", "padding", "dilation"};
-    const int64_t *const pairs[] = {options->kernel, options->stride, options->padding, options->dilation};
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < 2; k++)
-            if (pairs[i][k] < (i == 0))
-                return tarn__raise(TARN_ERROR_ARGUMENT, "conv2d_layer: .%s is [%lld, %lld]; both must be at least %d",
-                                   names[i], (long long)pairs[i][0], (long long)pairs[i][1], i == 0);
-    if (in < 1 || out < 1)
-        return tarn__raise(TARN_ERROR_SHAPE, "conv2d_layer: from %lld to %lld channels; both must be at least 1",
-                           (long long)in, (long long)out);
-    if (options->groups < 1 || in % options->groups || out % options->groups)
-        return tarn__raise(TARN_ERROR_SHAPE,
-                           "conv2d_layer: %lld groups do not divide both %lld channels in and %lld out",
-                           (long long)options->groups, (long long)in, (long long)out);
-    return tarn__check_parameter_dtype("conv2d_layer", options->dtype);
+    return tarn_conv_transpose2d(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"),
+                                 (const tarn_conv_transpose2d_options *)ctx);
 }
 
-/* Uniform in ±1 / sqrt(fan_in), as torch.nn.Conv2d; fan_in = in / groups · kernel_h · kernel_w. */
-static bool add_parameters(tarn_module *module, int64_t in, int64_t out, tarn_device device,
-                           const tarn_conv2d_layer_options *o)
+/* x (N, in, L) to (N, out, L'). */
+static tarn_tensor *conv1d_forward(tarn_module *module, tarn_tensor *x, void *ctx)
 {
-    tarn_shape shape = TARN_SHAPE(out, in / o->groups, o->kernel[0], o->kernel[1]);
-    if (!tarn__check_shape("conv2d_layer", shape, o->dtype))
-        return false;
-    double bound = 1 / sqrt((double)shape.size[1] * (double)o->kernel[0] * (double)o->kernel[1]);
-    return tarn__add_uniform(module, "weight", shape, bound, o->dtype, device) &&
-           (o->no_bias || tarn__add_uniform(module, "bias", TARN_SHAPE(out), bound, o->dtype, device));
+    return tarn_conv1d(x, tarn__module_own(module, "weight"), tarn__module_own(module, "bias"),
+                       (const tarn_conv1d_options *)ctx);
 }
+
+/* ---- what they share --------------------------------------------------------------------------------------------- */
+
+/* A layer before it is made. Its options are those of the transposed one, which has all of them. */
+typedef struct plan {
+    const char *function, *kind;
+    tarn_forward_fn forward;
+    int64_t in, out;
+    tarn_device device;
+    int axes; /* of the kernel: the last ones of each pair */
+    tarn_conv_transpose2d_layer_options options;
+} plan;
+
+/* Everything that can be checked without an image; the operation checks the rest. 0 means the default, but for .kernel.
+ */
+static bool check(const plan *p)
+{
+    const tarn_conv_transpose2d_layer_options *o = &p->options;
+    const char *const names[] = {"kernel", "stride", "padding", "output_padding", "dilation"};
+    const int64_t *const pairs[] = {o->kernel, o->stride, o->padding, o->output_padding, o->dilation};
+    for (int i = 0; i < 5; i++)
+        for (int k = 2 - p->axes; k < 2; k++)
+            if (pairs[i][k] < (i == 0))
+                return tarn__raise(TARN_ERROR_ARGUMENT, "%s: .%s is %lld%s; must be at least %d", p->function, names[i],
+                                   (long long)pairs[i][k],
+                                   p->axes == 1 ? ""
+                                   : k == 0     ? " in the rows"
+                                                : " in the columns",
+                                   i == 0);
+    if (p->in < 1 || p->out < 1)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: from %lld to %lld channels; both must be at least 1", p->function,
+                           (long long)p->in, (long long)p->out);
+    if (o->groups < 1 || p->in % o->groups || p->out % o->groups)
+        return tarn__raise(TARN_ERROR_SHAPE, "%s: %lld groups do not divide both %lld channels in and %lld out",
+                           p->function, (long long)o->groups, (long long)p->in, (long long)p->out);
+    return tarn__check_parameter_dtype(p->function, o->dtype);
+}
+
+/* Uniform in ±1 / sqrt(fan_in) as torch's layers, where fan_in is the size of the weight behind its first axis. */
+static bool add_parameters(tarn_module *module, const plan *p, bool is_transposed)
+{
+    const tarn_conv_transpose2d_layer_options *o = &p->options;
+    tarn_shape shape = TARN_SHAPE(is_transposed ? p->in : p->out, (is_transposed ? p->out : p->in) / o->groups);
+    double fan_in = (double)shape.size[1];
+    for (int k = 2 - p->axes; k < 2; k++) {
+        shape.size[shape.rank++] = o->kernel[k];
+        fan_in *= (double)o->kernel[k];
+    }
+    if (!tarn__check_shape(p->function, shape, o->dtype))
+        return false;
+    double bound = 1 / sqrt(fan_in);
+    return tarn__add_uniform(module, "weight", shape, bound, o->dtype, p->device) &&
+           (o->no_bias || tarn__add_uniform(module, "bias", TARN_SHAPE(p->out), bound, o->dtype, p->device));
+}
+
+/* `settings` is the ctx of the forward function. */
+static tarn_module *create(const plan *p, bool is_transposed, const void *settings, size_t size)
+{
+    tarn_module *module = tarn__module_new_with(p->function, p->kind, p->forward, settings, size);
+    if (module && add_parameters(module, p, is_transposed))
+        return module;
+    tarn__raise_within(p->function);
+    tarn_module_free(module);
+    return NULL;
+}
+
+/* ---- conv2d ------------------------------------------------------------------------------------------------------ */
 
 tarn_module *tarn_conv2d_layer_with_sized(int64_t in, int64_t out, tarn_device device,
                                           const tarn_conv2d_layer_options *options, size_t options_size)
 {
-    tarn_conv2d_layer_options chosen = {0};
+    tarn_conv2d_layer_options o = {0};
     if (options)
-        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    chosen.groups = chosen.groups ? chosen.groups : 1;
-    if (tarn_failed() || !check(in, out, &chosen))
-        return NULL;
-    tarn_conv2d_options s = {.groups = chosen.groups};
-    memcpy(s.stride, chosen.stride, sizeof(s.stride));
-    memcpy(s.padding, chosen.padding, sizeof(s.padding));
-    memcpy(s.dilation, chosen.dilation, sizeof(s.dilation));
-    tarn_module *module = tarn__module_new_with("conv2d_layer", "conv2d", conv2d_forward, &s, sizeof(s));
-    if (module && add_parameters(module, in, out, device, &chosen))
-        return module;
-    tarn__raise_within("conv2d_layer");
-    tarn_module_free(module);
-    return NULL;
+        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
+    tarn_conv2d_options s = {.stride = {o.stride[0], o.stride[1]},
+                             .padding = {o.padding[0], o.padding[1]},
+                             .dilation = {o.dilation[0], o.dilation[1]},
+                             .groups = o.groups ? o.groups : 1};
+    plan p = {"conv2d_layer",
+              "conv2d",
+              conv2d_forward,
+              in,
+              out,
+              device,
+              2,
+              {.kernel = {o.kernel[0], o.kernel[1]},
+               .stride = {o.stride[0], o.stride[1]},
+               .padding = {o.padding[0], o.padding[1]},
+               .dilation = {o.dilation[0], o.dilation[1]},
+               .groups = s.groups,
+               .no_bias = o.no_bias,
+               .dtype = o.dtype}};
+    return tarn_failed() || !check(&p) ? NULL : create(&p, false, &s, sizeof(s));
 }
 
 /* A square kernel, stride 1, no padding. */
@@ -73,63 +129,58 @@ tarn_module *tarn_conv2d_layer(int64_t in, int64_t out, int64_t kernel, tarn_dev
     return tarn_conv2d_layer_with(in, out, device, &(tarn_conv2d_layer_options){.kernel = {kernel, kernel}});
 }
 
-/* ---- pooling ----------------------------------------------------------------------------------------------------- */
+/* ---- conv_transpose2d -------------------------------------------------------------------------------------------- */
 
-/* Pooling layers over images (N, C, H, W). They have no parameters; ctx is a copy of the options. */
-
-/* Forward functions; the module has no state. */
-static tarn_tensor *max_forward(tarn_module *module, tarn_tensor *x, void *ctx)
+tarn_module *tarn_conv_transpose2d_layer_with_sized(int64_t in, int64_t out, tarn_device device,
+                                                    const tarn_conv_transpose2d_layer_options *options,
+                                                    size_t options_size)
 {
-    (void)module;
-    return tarn_max_pool2d(x, (const tarn_pool2d_options *)ctx);
-}
-
-static tarn_tensor *avg_forward(tarn_module *module, tarn_tensor *x, void *ctx)
-{
-    (void)module;
-    return tarn_avg_pool2d(x, (const tarn_pool2d_options *)ctx);
-}
-
-/* (N, C, H, W) to (N, C, 1, 1), whatever the size of the image. */
-static tarn_tensor *global_avg_forward(tarn_module *module, tarn_tensor *x, void *ctx)
-{
-    (void)module, (void)ctx;
-    return tarn_global_avg_pool2d(x);
-}
-
-/* Checks what can be checked without an image; the operation checks the rest. */
-static tarn_module *create(const char *function, const char *kind, tarn_forward_fn forward,
-                           const tarn_pool2d_options *options, size_t options_size)
-{
-    tarn_pool2d_options chosen = {.stride = {0}};
+    tarn_conv_transpose2d_layer_options o = {0};
     if (options)
-        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
-    if (tarn_failed())
-        return NULL;
-    if (!options || chosen.kernel[0] < 1 || chosen.kernel[1] < 1) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: .kernel is [%lld, %lld]; it is required, and both must be at least 1",
-                    function, (long long)chosen.kernel[0], (long long)chosen.kernel[1]);
-        return NULL;
-    }
-    for (int i = 0; i < 2; i++)
-        if (chosen.stride[i] < 0 || chosen.padding[i] < 0 || chosen.dilation[i] < 0) {
-            tarn__raise(TARN_ERROR_ARGUMENT, "%s: .stride, .padding and .dilation cannot be negative", function);
-            return NULL;
-        }
-    return tarn__module_new_with(function, kind, forward, &chosen, sizeof(chosen));
+        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
+    o.groups = o.groups ? o.groups : 1;
+    tarn_conv_transpose2d_options s = {.stride = {o.stride[0], o.stride[1]},
+                                       .padding = {o.padding[0], o.padding[1]},
+                                       .output_padding = {o.output_padding[0], o.output_padding[1]},
+                                       .dilation = {o.dilation[0], o.dilation[1]},
+                                       .groups = o.groups};
+    plan p = {"conv_transpose2d_layer", "conv_transpose2d", conv_transpose2d_forward, in, out, device, 2, o};
+    return tarn_failed() || !check(&p) ? NULL : create(&p, true, &s, sizeof(s));
 }
 
-tarn_module *tarn_max_pool2d_layer_sized(const tarn_pool2d_options *options, size_t options_size)
+tarn_module *tarn_conv_transpose2d_layer(int64_t in, int64_t out, int64_t kernel, tarn_device device)
 {
-    return create("max_pool2d_layer", "max_pool2d", max_forward, options, options_size);
+    return tarn_conv_transpose2d_layer_with(in, out, device,
+                                            &(tarn_conv_transpose2d_layer_options){.kernel = {kernel, kernel}});
 }
 
-tarn_module *tarn_avg_pool2d_layer_sized(const tarn_pool2d_options *options, size_t options_size)
+/* ---- conv1d ------------------------------------------------------------------------------------------------------ */
+
+tarn_module *tarn_conv1d_layer_with_sized(int64_t in, int64_t out, tarn_device device,
+                                          const tarn_conv1d_layer_options *options, size_t options_size)
 {
-    return create("avg_pool2d_layer", "avg_pool2d", avg_forward, options, options_size);
+    tarn_conv1d_layer_options o = {0};
+    if (options)
+        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
+    tarn_conv1d_options s = {o.stride, o.padding, o.dilation, o.groups ? o.groups : 1};
+    plan p = {"conv1d_layer",
+              "conv1d",
+              conv1d_forward,
+              in,
+              out,
+              device,
+              1,
+              {.kernel = {1, o.kernel},
+               .stride = {1, o.stride},
+               .padding = {0, o.padding},
+               .dilation = {1, o.dilation},
+               .groups = s.groups,
+               .no_bias = o.no_bias,
+               .dtype = o.dtype}};
+    return tarn_failed() || !check(&p) ? NULL : create(&p, false, &s, sizeof(s));
 }
 
-tarn_module *tarn_global_avg_pool2d_layer(void)
+tarn_module *tarn_conv1d_layer(int64_t in, int64_t out, int64_t kernel, tarn_device device)
 {
-    return tarn__module_new("global_avg_pool2d_layer", "global_avg_pool2d", global_avg_forward, NULL, NULL);
+    return tarn_conv1d_layer_with(in, out, device, &(tarn_conv1d_layer_options){.kernel = kernel});
 }

@@ -1,4 +1,4 @@
-/* norm.c: layers that normalize: LayerNorm, RMSNorm and GroupNorm, each sample by itself, and BatchNorm.
+/* norm.c: layers that normalize: LayerNorm, RMSNorm, GroupNorm and InstanceNorm, each sample by itself, and BatchNorm.
  *
  * All share the checks and the affine parameters. An epsilon of 0 means the layer's default: 1e-5,
  * or 1e-6 for RMSNorm as in Llama. */
@@ -109,6 +109,22 @@ tarn_module *tarn_groupnorm_layer_with_sized(int64_t groups, int64_t channels, t
 tarn_module *tarn_groupnorm_layer(int64_t groups, int64_t channels, tarn_device device)
 {
     return tarn_groupnorm_layer_with(groups, channels, device, NULL);
+}
+
+/* A group per channel. */
+tarn_module *tarn_instancenorm_layer_with_sized(int64_t channels, tarn_device device,
+                                                const tarn_instancenorm_options *options, size_t options_size)
+{
+    tarn_instancenorm_options o = {0};
+    if (options)
+        memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
+    tarn_norm_options chosen = {.epsilon = o.epsilon, .no_affine = !o.affine, .dtype = o.dtype};
+    return create("instancenorm_layer", "instancenorm", groupnorm, channels, device, &chosen, 1e-5, channels);
+}
+
+tarn_module *tarn_instancenorm_layer(int64_t channels, tarn_device device)
+{
+    return tarn_instancenorm_layer_with(channels, device, NULL);
 }
 
 tarn_module *tarn_layernorm_layer(int64_t size, tarn_device device)

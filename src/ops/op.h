@@ -138,6 +138,9 @@ bool tarn__channels_last(const tarn_tensor *x);
 tarn_tensor *tarn__image_like(const char *function, const tarn_tensor *like, tarn_shape shape, tarn_dtype dtype,
                               tarn_device device);
 
+/* Gradient of a bias of channels, input number `input`: g [N, O, H, W] summed over N, H and W. */
+bool tarn__channel_bias_backward(const tarn__backward *b, int input, tarn_tensor *g);
+
 /* ---- losses ------------------------------------------------------------------------------------------------------ */
 
 /* Checks x [..., C], called `role` in errors, targets [...] and options. */

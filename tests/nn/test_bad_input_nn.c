@@ -61,6 +61,31 @@ static void layers(void **state)
     tarn_module *pool = tarn_global_avg_pool2d_layer();
     REFUSE(tarn_global_avg_pool2d, tarn_forward(pool, vector(1, 2)));
     tarn_module_free(pool);
+    REFUSE(tarn_instancenorm_layer, tarn_instancenorm_layer(0, CPU));
+    REFUSE(tarn_instancenorm_layer, tarn_instancenorm_layer_with(4, CPU, &(tarn_instancenorm_options){.epsilon = -1}));
+    REFUSE(tarn_instancenorm_layer,
+           tarn_instancenorm_layer_with(4, nowhere, &(tarn_instancenorm_options){.affine = true}));
+    REFUSE(tarn_instancenorm_layer, tarn_instancenorm_layer_with_sized(-4, CPU, NULL, 0));
+    REFUSE(tarn_conv1d_layer, tarn_conv1d_layer(0, 2, 3, CPU));
+    REFUSE(tarn_conv1d_layer, tarn_conv1d_layer(2, 2, 0, CPU));
+    REFUSE(tarn_conv1d_layer, tarn_conv1d_layer(2, 2, 3, nowhere));
+    REFUSE(tarn_conv1d_layer, tarn_conv1d_layer_with(2, 2, CPU, NULL));
+    REFUSE(tarn_conv1d_layer,
+           tarn_conv1d_layer_with(2, 2, CPU, &(tarn_conv1d_layer_options){.kernel = 3, .stride = -1}));
+    REFUSE(tarn_conv1d_layer,
+           tarn_conv1d_layer_with(2, 4, CPU, &(tarn_conv1d_layer_options){.kernel = 3, .groups = 4}));
+    REFUSE(tarn_conv1d_layer, tarn_conv1d_layer_with_sized(2, 2, CPU, NULL, 0));
+    REFUSE(tarn_conv_transpose2d_layer, tarn_conv_transpose2d_layer(2, 0, 3, CPU));
+    REFUSE(tarn_conv_transpose2d_layer, tarn_conv_transpose2d_layer(2, 2, -3, CPU));
+    REFUSE(tarn_conv_transpose2d_layer, tarn_conv_transpose2d_layer(2, 2, 3, nowhere));
+    REFUSE(tarn_conv_transpose2d_layer, tarn_conv_transpose2d_layer_with(2, 2, CPU, NULL));
+    REFUSE(tarn_conv_transpose2d_layer,
+           tarn_conv_transpose2d_layer_with(
+               2, 2, CPU, &(tarn_conv_transpose2d_layer_options){.kernel = {3, 3}, .output_padding = {0, -1}}));
+    REFUSE(tarn_conv_transpose2d_layer,
+           tarn_conv_transpose2d_layer_with(
+               2, 2, CPU, &(tarn_conv_transpose2d_layer_options){.kernel = {3, 3}, .dtype = TARN_I32}));
+    REFUSE(tarn_conv_transpose2d_layer, tarn_conv_transpose2d_layer_with_sized(2, 2, CPU, NULL, 0));
     REFUSE(tarn_groupnorm_layer, tarn_groupnorm_layer(0, 4, CPU));
     REFUSE(tarn_groupnorm_layer, tarn_groupnorm_layer(3, 4, CPU));
     REFUSE(tarn_groupnorm_layer, tarn_groupnorm_layer(2, 0, CPU));

@@ -114,6 +114,55 @@ static void a_residual_frees_what_it_was_given_when_it_fails(void **state)
     tarn_module_free(parent);
 }
 
+static void transposed_and_one_dimensional_convolutions_are_their_operations(void **state)
+{
+    (void)state;
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 4, 5, 6), 0, 1, TARN_F32, CPU)),
+                *sequence = good(tarn_normal(TARN_SHAPE(2, 4, 11), 0, 1, TARN_F32, CPU));
+    tarn_module *up = tarn_conv_transpose2d_layer(4, 6, 3, CPU), *line = tarn_conv1d_layer(4, 6, 3, CPU);
+    tarn_conv_transpose2d_layer_options wanted = {.kernel = {3, 2},
+                                                  .stride = {2, 1},
+                                                  .padding = {1, 0},
+                                                  .output_padding = {1, 0},
+                                                  .dilation = {1, 2},
+                                                  .groups = 2,
+                                                  .no_bias = true};
+    tarn_conv1d_layer_options narrow = {.kernel = 4, .stride = 2, .padding = 3, .dilation = 2, .groups = 2};
+    tarn_module *up_with = tarn_conv_transpose2d_layer_with(4, 6, CPU, &wanted),
+                *line_with = tarn_conv1d_layer_with(4, 6, CPU, &narrow);
+    assert_shape(tarn_module_find(up, "weight"), 4, 6, 3, 3);
+    assert_shape(tarn_module_find(up_with, "weight"), 4, 3, 3, 2);
+    assert_shape(tarn_module_find(line_with, "weight"), 6, 2, 4);
+    assert_int_equal(tarn_module_parameter_count(up_with), 1);
+    assert_int_equal(tarn_module_parameter_count(line_with), 2);
+    assert_shape(tarn_forward(up, x), 2, 6, 7, 8);
+    tarn_conv_transpose2d_options same = {
+        .stride = {2, 1}, .padding = {1, 0}, .output_padding = {1, 0}, .dilation = {1, 2}, .groups = 2};
+    assert_close(tarn_forward(up_with, x), tarn_conv_transpose2d(x, tarn_module_find(up_with, "weight"), NULL, &same),
+                 0);
+    assert_shape(tarn_forward(line, sequence), 2, 6, 9);
+    tarn_conv1d_options same_line = {2, 3, 2, 2};
+    assert_close(
+        tarn_forward(line_with, sequence),
+        tarn_conv1d(sequence, tarn_module_find(line_with, "weight"), tarn_module_find(line_with, "bias"), &same_line),
+        0);
+    tarn_module_free(up), tarn_module_free(line), tarn_module_free(up_with), tarn_module_free(line_with);
+}
+
+static void instance_norm_is_a_group_per_channel(void **state)
+{
+    (void)state;
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(3, 5, 4, 6), 1, 2, TARN_F32, CPU));
+    tarn_module *plain = tarn_instancenorm_layer(5, CPU),
+                *affine =
+                    tarn_instancenorm_layer_with(5, CPU, &(tarn_instancenorm_options){.affine = true, .epsilon = 0.1});
+    assert_int_equal(tarn_module_parameter_count(plain), 0);
+    assert_int_equal(tarn_module_parameter_count(affine), 2);
+    assert_close(tarn_forward(plain, x), tarn_groupnorm(x, 5, NULL, NULL, 1e-5), 0);
+    assert_close(tarn_forward(affine, x), tarn_groupnorm(x, 5, NULL, NULL, 0.1), 1e-6);
+    tarn_module_free(plain), tarn_module_free(affine);
+}
+
 static void convolution_and_pooling_are_their_operations(void **state)
 {
     (void)state;
@@ -371,6 +420,8 @@ int main(void)
         in_scope(a_residual_adds_its_input_or_its_shortcut),
         in_scope(a_residual_frees_what_it_was_given_when_it_fails),
         in_scope(convolution_and_pooling_are_their_operations),
+        in_scope(transposed_and_one_dimensional_convolutions_are_their_operations),
+        in_scope(instance_norm_is_a_group_per_channel),
         in_scope(a_convolutional_network_learns_on_a_device_without_a_transfer),
         in_scope(a_batchnorm_tracks_its_batches_in_training_mode_only),
         in_scope(buffers_are_named_counted_and_not_trained),

@@ -55,6 +55,60 @@ static void convolution(void **state)
                        &(tarn_conv2d_options){.groups = 2, .stride = {100, 1000000}}));
 }
 
+#define TRANSPOSE(x, w, b, ...) \
+    REFUSE(tarn_conv_transpose2d_sized, tarn_conv_transpose2d(x, w, b, &(tarn_conv_transpose2d_options){__VA_ARGS__}))
+
+static void transposed_convolution(void **state)
+{
+    (void)state;
+    tarn_tensor *x = ones(TARN_SHAPE(2, 4, 6, 5), TARN_F32), *w = ones(TARN_SHAPE(4, 6, 3, 3), TARN_F32),
+                *b = ones(TARN_SHAPE(6), TARN_F32);
+    TRANSPOSE(NULL, w, b, .groups = 1);
+    TRANSPOSE(x, NULL, b, .groups = 1);
+    TRANSPOSE(tarn_cast(x, TARN_F64), w, b, .groups = 1);
+    TRANSPOSE(tarn_cast(x, TARN_I32), tarn_cast(w, TARN_I32), NULL, .groups = 1);
+    TRANSPOSE(tarn_reshape(x, TARN_SHAPE(8, 6, 5)), w, b, .groups = 1);
+    TRANSPOSE(x, tarn_reshape(w, TARN_SHAPE(24, 3, 3)), b, .groups = 1);
+    TRANSPOSE(x, ones(TARN_SHAPE(6, 4, 3, 3), TARN_F32), b, .groups = 1);
+    TRANSPOSE(x, ones(TARN_SHAPE(4, 6, 0, 3), TARN_F32), b, .groups = 1);
+    TRANSPOSE(x, w, ones(TARN_SHAPE(4), TARN_F32), .groups = 1);
+    TRANSPOSE(x, w, ones(TARN_SHAPE(6, 1), TARN_F32), .groups = 1);
+    TRANSPOSE(x, w, tarn_scalar(1), .groups = 1);
+    TRANSPOSE(x, w, b, .stride = {-1, 1});
+    TRANSPOSE(x, w, b, .stride = {1, HUGE_SIZE});
+    TRANSPOSE(x, w, b, .stride = {1, (int64_t)1 << 31});
+    TRANSPOSE(x, w, b, .padding = {0, -1});
+    TRANSPOSE(x, w, b, .padding = {4, 0});
+    TRANSPOSE(x, w, b, .dilation = {-1, 1});
+    TRANSPOSE(x, w, b, .dilation = {1, (int64_t)1 << 31});
+    TRANSPOSE(x, w, b, .output_padding = {1, 0});
+    TRANSPOSE(x, w, b, .output_padding = {0, -1});
+    REFUSE(tarn_conv_transpose2d_sized,
+           tarn_conv_transpose2d(x, w, NULL, &(tarn_conv_transpose2d_options){.groups = 3}));
+    REFUSE(tarn_conv_transpose2d_sized,
+           tarn_conv_transpose2d(x, w, NULL, &(tarn_conv_transpose2d_options){.groups = -1}));
+    ACCEPT(tarn_conv_transpose2d(x, w, NULL, NULL));
+    ACCEPT(tarn_conv_transpose2d(ones(TARN_SHAPE(0, 4, 6, 5), TARN_F32), w, b, NULL));
+}
+
+static void sequences(void **state)
+{
+    (void)state;
+    tarn_tensor *x = ones(TARN_SHAPE(2, 4, 6), TARN_F32), *w = ones(TARN_SHAPE(6, 4, 3), TARN_F32),
+                *b = ones(TARN_SHAPE(6), TARN_F32);
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(NULL, w, b, NULL));
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(x, NULL, b, NULL));
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(tarn_reshape(x, TARN_SHAPE(8, 6)), w, b, NULL));
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(x, tarn_reshape(w, TARN_SHAPE(24, 3)), b, NULL));
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(x, ones(TARN_SHAPE(6, 3, 3), TARN_F32), b, NULL));
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(x, w, ones(TARN_SHAPE(5), TARN_F32), NULL));
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(x, w, b, &(tarn_conv1d_options){.stride = -1}));
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(x, w, b, &(tarn_conv1d_options){.padding = -1}));
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(x, w, b, &(tarn_conv1d_options){.dilation = 3}));
+    REFUSE(tarn_conv1d_sized, tarn_conv1d(x, w, b, &(tarn_conv1d_options){.groups = 4}));
+    ACCEPT(tarn_conv1d(x, w, b, NULL));
+}
+
 #define POOL(...) \
     REFUSE(tarn_max_pool2d_sized, tarn_max_pool2d(x, &(tarn_pool2d_options){__VA_ARGS__})); \
     REFUSE(tarn_avg_pool2d_sized, tarn_avg_pool2d(x, &(tarn_pool2d_options){__VA_ARGS__}))
@@ -99,6 +153,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(convolution, open_refusals, close_refusals),
+        cmocka_unit_test_setup_teardown(transposed_convolution, open_refusals, close_refusals),
+        cmocka_unit_test_setup_teardown(sequences, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(pooling, open_refusals, close_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,6 +66,22 @@ def conv2d(inside, outside, kernel, dtype, stride=(1, 1), padding=(0, 0), dilati
                  dilation=pair(*dilation), groups=groups, no_bias=no_bias, dtype=dtype))
 
 
+def conv_transpose2d(inside, outside, kernel, dtype, **fields):
+    pairs = {name: pair(*value) if isinstance(value, tuple) else value for name, value in fields.items()}
+    return tarn.call("conv_transpose2d_layer_with_sized", inside, outside, tarn.device(),
+                     *options(tarn.ConvTranspose2dOptions, kernel=pair(*kernel), dtype=dtype, **pairs))
+
+
+def conv1d(inside, outside, kernel, dtype, **fields):
+    return tarn.call("conv1d_layer_with_sized", inside, outside, tarn.device(),
+                     *options(tarn.Conv1dOptions, kernel=kernel, dtype=dtype, **fields))
+
+
+def instancenorm(channels, dtype, **fields):
+    return tarn.call("instancenorm_layer_with_sized", channels, tarn.device(),
+                     *options(tarn.InstancenormOptions, dtype=dtype, **fields))
+
+
 def pool2d(kind, kernel, stride=(0, 0), padding=(0, 0), **fields):
     return tarn.call(
         f"{kind}_pool2d_layer_sized",
@@ -172,6 +188,20 @@ LAYERS = {
             lambda d: sequential(embedding(13, 12, d), tarn_block(d), tarn.call("dropout_layer", 0.0),
                                  norm("rmsnorm", 12, d), tarn.call("flatten", 1), linear(60, 3, d)), tokens(13, 4,
                                                                                                             5)), }
+LAYERS.update({
+    "conv_transpose2d": Layer(lambda d: nn.ConvTranspose2d(3, 8, 4, 2, 1, dtype=d),
+                              lambda d: conv_transpose2d(3, 8, (4, 4), d, stride=(2, 2), padding=(1, 1)),
+                              rows(2, 3, 5, 4)),
+    "conv_transpose2d in groups": Layer(
+        lambda d: nn.ConvTranspose2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 0), 2, False, (1, 2), dtype=d),
+        lambda d: conv_transpose2d(4, 6, (3, 2), d, stride=(2, 1), padding=(1, 0), output_padding=(1, 0),
+                                   dilation=(1, 2), groups=2, no_bias=True), rows(2, 4, 5, 6)),
+    "conv1d": Layer(lambda d: nn.Conv1d(4, 6, 3, 2, 1, 2, 2, dtype=d),
+                    lambda d: conv1d(4, 6, 3, d, stride=2, padding=1, dilation=2, groups=2), rows(3, 4, 17)),
+    "instancenorm": Layer(lambda d: nn.InstanceNorm2d(5, dtype=d), lambda d: instancenorm(5, d), rows(3, 5, 4, 6)),
+    "instancenorm with parameters": Layer(lambda d: nn.InstanceNorm1d(5, eps=0.01, affine=True, dtype=d),
+                                          lambda d: instancenorm(5, d, affine=True, epsilon=0.01), rows(3, 5, 14)),
+})
 LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i=i: activation(i), rows(6, 7))
                for i, make in enumerate(ACTIVATIONS)})
 
@@ -179,6 +209,9 @@ LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i
 INITIAL = {
     "linear": Layer(lambda d: nn.Linear(400, 300), lambda d: linear(400, 300, d), None),
     "conv2d": Layer(lambda d: nn.Conv2d(32, 64, (3, 5), groups=2), lambda d: conv2d(32, 64, (3, 5), d, groups=2), None),
+    "conv_transpose2d": Layer(lambda d: nn.ConvTranspose2d(32, 64, (3, 5), groups=2),
+                              lambda d: conv_transpose2d(32, 64, (3, 5), d, groups=2), None),
+    "conv1d": Layer(lambda d: nn.Conv1d(64, 96, 5), lambda d: conv1d(64, 96, 5, d), None),
     "groupnorm": Layer(lambda d: nn.GroupNorm(4, 100), lambda d: groupnorm(4, 100, d), None),
     "batchnorm2d": Layer(lambda d: nn.BatchNorm2d(100), lambda d: batchnorm(100, d), None),
     "layernorm": Layer(lambda d: nn.LayerNorm(100), lambda d: norm("layernorm", 100, d), None),

@@ -81,6 +81,74 @@ def conv2d_cases(op, rng, generator, count):
             yield one
 
 
+# x, weight, and options
+TRANSPOSED = [
+    ((2, 3, 7, 6), (3, 4, 3, 3), {}),
+    ((2, 3, 7, 6), (3, 4, 2, 2), {"stride": (2, 2)}),
+    ((2, 5, 4, 5), (5, 4, 4, 4), {"stride": (2, 2), "padding": (1, 1)}),
+    ((2, 16, 5, 4), (16, 8, 3, 3), {"stride": (2, 2), "padding": (1, 1), "output_padding": (1, 1)}),
+    ((1, 4, 6, 5), (4, 6, 3, 2), {"stride": (3, 2), "output_padding": (2, 0), "dilation": (2, 3), "padding": (3, 1)}),
+    ((2, 6, 5, 5), (6, 2, 3, 3), {"groups": 3, "padding": (1, 1)}),
+    ((2, 8, 5, 6), (8, 1, 4, 4), {"groups": 8, "stride": (2, 2), "padding": (1, 1)}),
+    ((2, 2, 1, 1), (2, 3, 4, 4), {}),
+    ((0, 3, 4, 4), (3, 2, 2, 2), {"stride": (2, 2)}),
+    ((1, 33, 9, 17), (33, 20, 4, 4), {"stride": (2, 2), "padding": (1, 1)}),
+]
+SEQUENCES = [
+    ((2, 3, 9), (4, 3, 3), {}),
+    ((2, 3, 9), (4, 3, 3), {"padding": 1, "stride": 2}),
+    ((2, 6, 20), (8, 3, 4), {"groups": 2, "dilation": 3, "padding": 4}),
+    ((3, 8, 17), (8, 1, 5), {"groups": 8, "padding": 2}),
+    ((1, 40, 300), (33, 40, 3), {"padding": 1}),
+    ((0, 3, 9), (4, 3, 3), {}),
+]
+
+
+def random_transposed(rng):
+    """Shapes and options that fit each other."""
+    while True:
+        groups = rng.choice([1, 1, 2, 3])
+        kernel, dilation = [rng.randint(1, 4) for _ in range(2)], [rng.randint(1, 3) for _ in range(2)]
+        padding, stride = [rng.randint(0, 3) for _ in range(2)], [rng.randint(1, 4) for _ in range(2)]
+        more, size = [rng.randint(0, s - 1) for s in stride], [rng.randint(1, 9) for _ in range(2)]
+        if all((n - 1) * s - 2 * p + d * (k - 1) + m >= 0
+               for n, s, p, d, k, m in zip(size, stride, padding, dilation, kernel, more)):
+            channels = groups * rng.randint(1, 6)
+            return ((rng.randint(1, 3), channels, *size), (channels, rng.randint(1, 6), *kernel), {
+                "stride": stride, "padding": padding, "dilation": dilation, "output_padding": more, "groups": groups})
+
+
+def random_sequence(rng):
+    while True:
+        groups, kernel, dilation = rng.choice([1, 1, 2, 4]), rng.randint(1, 5), rng.randint(1, 3)
+        padding, length = rng.randint(0, 4), rng.randint(1, 40)
+        if length + 2 * padding > dilation * (kernel - 1):
+            channels = groups * rng.randint(1, 6)
+            return ((rng.randint(1, 3), channels, length), (groups * rng.randint(1, 6), channels // groups, kernel), {
+                "stride": rng.randint(1, 4), "padding": padding, "dilation": dilation, "groups": groups})
+
+
+def more_convolution_cases(op, rng, generator, count):
+    """conv_transpose2d and conv1d."""
+    is_transposed = op == "conv_transpose2d"
+    shapes, draw = (TRANSPOSED, random_transposed) if is_transposed else (SEQUENCES, random_sequence)
+    layouts = LAYOUTS_OF_IMAGES if is_transposed else LAYOUTS
+    for dtype in FLOATS:
+        def case(x, w, options, layout, **more):
+            reference = lambda x, w, bias=None: getattr(F, op)(x, w, bias, **options)
+            inputs = [Input(random_values(x, dtype, generator), layout),
+                      Input(random_values(w, dtype, generator), rng.choice(LAYOUTS))]
+            if rng.random() < 0.5:
+                outputs = w[1] * options.get("groups", 1) if is_transposed else w[0]
+                inputs.append(Input(random_values((outputs, ), dtype, generator), rng.choice(LAYOUTS)))
+            return Case(op, inputs, reference, options, kind="sum", dtype=dtype, sizes=by_squares(reference), **more)
+        for x, w, options in shapes:
+            for layout in layouts:
+                yield case(x, w, options, layout)
+        for _ in range(2 * count):
+            yield case(*draw(rng), rng.choice(layouts), label="random shape")
+
+
 # ---- pooling ---------------------------------------------------------------------------------------------------------
 # -----------------
 
@@ -185,4 +253,5 @@ def global_cases(op, rng, generator, count):
                            dtype=dtype, sizes=sizes)
 
 
-OPS = {"conv2d": conv2d_cases, "max_pool2d": pool_cases, "avg_pool2d": pool_cases, "global_avg_pool2d": global_cases}
+OPS = {"conv2d": conv2d_cases, "conv_transpose2d": more_convolution_cases, "conv1d": more_convolution_cases,
+       "max_pool2d": pool_cases, "avg_pool2d": pool_cases, "global_avg_pool2d": global_cases}

@@ -75,6 +75,21 @@ class Conv2dOptions(c.Structure):
                 ("dilation", c.c_int64 * 2), ("groups", c.c_int64), ("no_bias", c.c_bool), ("dtype", c.c_int)]
 
 
+class ConvTranspose2dOptions(c.Structure):
+    _fields_ = [("kernel", c.c_int64 * 2), ("stride", c.c_int64 * 2), ("padding", c.c_int64 * 2),
+                ("output_padding", c.c_int64 * 2), ("dilation", c.c_int64 * 2), ("groups", c.c_int64),
+                ("no_bias", c.c_bool), ("dtype", c.c_int)]
+
+
+class Conv1dOptions(c.Structure):
+    _fields_ = [("kernel", c.c_int64), ("stride", c.c_int64), ("padding", c.c_int64), ("dilation", c.c_int64),
+                ("groups", c.c_int64), ("no_bias", c.c_bool), ("dtype", c.c_int)]
+
+
+class InstancenormOptions(c.Structure):
+    _fields_ = [("affine", c.c_bool), ("epsilon", c.c_double), ("dtype", c.c_int)]
+
+
 class Pool2dOptions(c.Structure):
     _fields_ = [("kernel", c.c_int64 * 2), ("stride", c.c_int64 * 2), ("padding", c.c_int64 * 2),
                 ("dilation", c.c_int64 * 2), ("ceil_mode", c.c_bool), ("exclude_padding", c.c_bool)]
@@ -244,6 +259,10 @@ FUNCTIONS = {
                                                                c.c_size_t]), "conv2d_layer_with_sized": (POINTER, [
                                                                    c.c_int64, c.c_int64, Device,
                                                                    c.POINTER(Conv2dOptions), c.c_size_t]),
+    "conv_transpose2d_layer_with_sized": (POINTER, [
+        c.c_int64, c.c_int64, Device, c.POINTER(ConvTranspose2dOptions), c.c_size_t]),
+    "conv1d_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(Conv1dOptions), c.c_size_t]),
+    "instancenorm_layer_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(InstancenormOptions), c.c_size_t]),
     "rope_sized": (POINTER, [POINTER, POINTER, POINTER, c.c_size_t]),
     "max_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]), "avg_pool2d_layer_sized": (POINTER, [
         c.POINTER(Pool2dOptions),

@@ -53,6 +53,9 @@ static void tensors(tarn_device cpu)
     tarn_tensor *weight = tarn_normal(TARN_SHAPE(3, 2, 3, 3), 0, 1, TARN_F32, cpu),
                 *ones = tarn_ones(TARN_SHAPE(2), TARN_F32, cpu);
     CHECK(tarn_conv2d(x, weight, NULL, NULL));
+    CHECK(tarn_conv_transpose2d(x, tarn_permute(weight, TARN_AXES(1, 0, 2, 3)), NULL, NULL));
+    CHECK(tarn_conv1d(tarn_ones(TARN_SHAPE(1, 2, 5), TARN_F32, cpu), tarn_ones(TARN_SHAPE(3, 2, 2), TARN_F32, cpu),
+                      NULL, NULL));
     tarn_pool2d_options two = {};
     two.kernel[0] = two.kernel[1] = 2;
     CHECK(tarn_max_pool2d(x, &two));
@@ -106,11 +109,18 @@ static void modules(tarn_device cpu)
     two.kernel[0] = two.kernel[1] = 2;
     tarn_conv2d_layer_options three = {};
     three.kernel[0] = three.kernel[1] = 3;
+    tarn_conv_transpose2d_layer_options upwards = {};
+    upwards.kernel[0] = upwards.kernel[1] = 2;
+    tarn_conv1d_layer_options narrow = {};
+    narrow.kernel = 3;
     tarn_module *all[] = {tarn_linear_with(2, 3, cpu, NULL),
                           tarn_embedding_layer_with(5, 4, cpu, NULL),
                           tarn_layernorm_layer_with(4, cpu, NULL),
                           tarn_rmsnorm_layer_with(4, cpu, NULL),
                           tarn_conv2d_layer_with(2, 3, cpu, &three),
+                          tarn_conv_transpose2d_layer_with(2, 3, cpu, &upwards),
+                          tarn_conv1d_layer_with(2, 3, cpu, &narrow),
+                          tarn_instancenorm_layer_with(4, cpu, NULL),
                           tarn_max_pool2d_layer(&two),
                           tarn_avg_pool2d_layer(&two),
                           tarn_groupnorm_layer_with(2, 4, cpu, NULL),

@@ -82,26 +82,6 @@ static bool shape_of_result(const tarn_tensor *x, const tarn_tensor *weight, con
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* Bias gradient: g summed over N, H and W, into a vector viewed as [1, O, 1, 1]. */
-static bool bias_backward(const tarn__backward *b, tarn_tensor *g)
-{
-    const tarn__tensor_spec *spec = tarn__input_spec(b, 2);
-    tarn_tensor *sums = tarn__grad_buffer(b, 2, tarn__grad_dtype(b, 2));
-    if (!sums)
-        return false;
-    /* the view is changed in place: a second tensor on the storage would keep a leaf from taking it over */
-    tarn__view vector = sums->view;
-    sums->view.rank = 4;
-    for (int i = 0; i < 4; i++) {
-        sums->view.shape[i] = i == 1 ? spec->shape.size[0] : 1;
-        sums->view.stride[i] = i == 1 ? 1 : 0;
-    }
-    tarn__reduce reduce = {.scale = 1};
-    bool good = tarn__kernel_call(TARN__K_sum, b->function, reduce, TARN__IN(g), TARN__OUT(sums));
-    sums->view = vector;
-    return good && tarn__accumulate_grad(b, 2, sums);
-}
-
 /* The gradient has the layout of g, which is that of x. */
 static bool dgrad(const tarn__backward *b, tarn__conv2d params, tarn_tensor *g)
 {
@@ -131,7 +111,7 @@ static bool conv2d_backward(const tarn__backward *b)
     memcpy(&params, b->params, sizeof(params));
     return (!tarn__needs_grad(b, 0) || dgrad(b, params, b->grads[0])) &&
            (!tarn__needs_grad(b, 1) || wgrad(b, params, b->grads[0])) &&
-           (b->node->inputs < 3 || !tarn__needs_grad(b, 2) || bias_backward(b, b->grads[0]));
+           (b->node->inputs < 3 || !tarn__needs_grad(b, 2) || tarn__channel_bias_backward(b, 2, b->grads[0]));
 }
 
 /* ---- conv2d ------------------------------------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* image.c: checks of image operations, and results in the memory layout of their operands.
+/* image.c: checks of image operations, results in the memory layout of their operands, and the gradient of a bias.
  *
  * Images are [N, C, H, W] by shape; NCHW or NHWC is a matter of strides. An operation's result follows its operand,
  * so a network stays in one layout without conversions.
@@ -58,4 +58,24 @@ tarn_tensor *tarn__image_like(const char *function, const tarn_tensor *like, tar
     static const int channels_last[] = {0, 2, 3, 1};
     return tarn__channels_last(like) ? tarn__tensor_new_ordered(function, shape, dtype, device, channels_last)
                                      : tarn__tensor_new(function, shape, dtype, device);
+}
+
+/* The sums go into a vector viewed as [1, O, 1, 1]. */
+bool tarn__channel_bias_backward(const tarn__backward *b, int input, tarn_tensor *g)
+{
+    const tarn__tensor_spec *spec = tarn__input_spec(b, input);
+    tarn_tensor *sums = tarn__grad_buffer(b, input, tarn__grad_dtype(b, input));
+    if (!sums)
+        return false;
+    /* the view is changed in place: a second tensor on the storage would keep a leaf from taking it over */
+    tarn__view vector = sums->view;
+    sums->view.rank = 4;
+    for (int i = 0; i < 4; i++) {
+        sums->view.shape[i] = i == 1 ? spec->shape.size[0] : 1;
+        sums->view.stride[i] = i == 1 ? 1 : 0;
+    }
+    tarn__reduce reduce = {.scale = 1};
+    bool good = tarn__kernel_call(TARN__K_sum, b->function, reduce, TARN__IN(g), TARN__OUT(sums));
+    sums->view = vector;
+    return good && tarn__accumulate_grad(b, input, sums);
 }
