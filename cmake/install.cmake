@@ -50,5 +50,6 @@ install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md DESTINATION ${CMAKE
 # Settings for `tarn train`; docs, results and examples in the folders of the sources, so that links hold.
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/tarn FILES_MATCHING PATTERN "*.json")
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.png")
+install(DIRECTORY contrib DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench FILES_MATCHING PATTERN "*.md" PATTERN "*.tsv")
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.c" PATTERN "*.cu" PATTERN "CMakeLists.txt")

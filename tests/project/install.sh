@@ -87,7 +87,7 @@ files=(share/man/man1/tarn.1 share/bash-completion/completions/tarn share/zsh/si
 for file in configs/*.json; do
     files+=("share/tarn/$file")
 done
-for file in docs/*.md docs/*/*.md examples/*.c; do
+for file in docs/*.md docs/*/*.md examples/*.c contrib/*; do
     files+=("share/doc/tarn/$file")
 done
 [ ${#files[@]} -gt 20 ] || { echo "configs, guides and examples are not in $source" && exit 1; }
