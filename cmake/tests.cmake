@@ -7,6 +7,7 @@
 #   tests/project/*.sh, *.py         checks of the project itself; exit status 77 means skipped
 #   tests/serve/*_client.py          clients of another hand and a browser, where their packages are installed; else skipped
 #   tests/serve/load.py             the server under load and abuse
+#   tests/hub/pull.py               `tarn pull` from a small hub, well-behaved and not
 #   examples/*.c                     run, and must succeed
 # CTest labels are the folder names: `ctest -L ops`. Time limits are given by scripts/test.
 # The target tarn_tests builds all that the tests run, but for the backends of devices: those of the target
@@ -147,6 +148,10 @@ foreach(source IN LISTS TEST_SOURCES)
         target_sources(${target} PRIVATE $<TARGET_OBJECTS:tarn_serve>)
         target_link_libraries(${target} PRIVATE tarn_event tarn_jansson ${TARN_JANSSON_LINK})
     endif()
+    if(folder STREQUAL "hub")
+        target_sources(${target} PRIVATE $<TARGET_OBJECTS:tarn_hub>)
+        target_link_libraries(${target} PRIVATE ${TARN_JANSSON_LINK} ${CMAKE_DL_LIBS})
+    endif()
     list(APPEND TEST_TARGETS ${target})
     if(TARGET tarn_mirror)
         add_dependencies(${target} tarn_mirror)
@@ -203,6 +208,9 @@ if(NOT TARN_SANITIZE)
         tarn_test(project.${name} project)
     endforeach()
     if(TARN_PYTHON3 AND TARGET tarn_command)
+        add_test(NAME hub.pull COMMAND ${TARN_PYTHON3} ${PROJECT_SOURCE_DIR}/tests/hub/pull.py)
+        tarn_test(hub.pull hub)
+        set_tests_properties(hub.pull PROPERTIES SKIP_RETURN_CODE 77)
         foreach(client openai_client ollama_client page_client load)
             add_test(NAME serve.${client} COMMAND ${TARN_PYTHON3} ${PROJECT_SOURCE_DIR}/tests/serve/${client}.py)
             tarn_test(serve.${client} serve)

@@ -3,7 +3,7 @@
 _tarn()
 {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-    local commands="info demo train runs board eval predict generate chat serve"
+    local commands="info demo train runs board eval predict generate chat serve pull"
     commands+=" tokenize data inspect quantize convert ops"
     commands+=" bench"
     local options="--help"
@@ -102,6 +102,7 @@ _tarn()
     --add-tokens | --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
     --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
     --min-p | --repeat-penalty | --repeat-last-n | --frequency-penalty | --presence-penalty) return ;;
+    --revision | --include) return ;;
     --stop | --n | --top-logprobs | --gpu-layers | --prefill-chunk | --system | --prompt) return ;;
     --text | --train | --val-fraction | --shard-tokens | --field | --separator) return ;;
     esac
@@ -138,6 +139,7 @@ _tarn()
         options+=" --host --port --api-key-file --origin --alias --context --sequences --kv-memory --kv-type --queue"
         options+=" --drain --prefill-chunk --threads --device --dtype --adapter --checkpoint --template"
         ;;
+    pull) options+=" --json --quiet --revision --include" ;;
     predict) options+=" --json --threads --device --top --checkpoint" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --max-tokens --temperature --top-k --top-p --min-p"

@@ -39,6 +39,7 @@ int tarn__inspect(const tarn__options *options);
 int tarn__quantize(const tarn__options *options);
 int tarn__convert(const tarn__options *options);
 int tarn__data(const tarn__options *options);
+int tarn__pull(const tarn__options *options);
 
 /* Prints the profile of a run's last `steps` profiled steps as a table, if `prints`, and writes RUN/profile.json.
  * Returns the exit status. */
@@ -186,6 +187,17 @@ int tarn__checkpoint_use(const char *command, const tarn__options *options, tarn
 /* Writes the members "checkpoint" and "checkpoint_step"; nothing for a model that is not a run. */
 void tarn__checkpoint_json(tarn__json *json, const tarn__options *options);
 
+/* ---- names of models (hub_names.c) --------------------------------------------------------------------------------
+ */
+
+/* Replaces the first of the arguments by its path, if it is a model in the cache of `tarn pull` and the command opens
+ * models. `*name` becomes its NAME, cut out of the old argument, or NULL for paths and GGUF files. False with an
+ * error. */
+bool tarn__hub_word(tarn__command command, int count, char **words, const char **name);
+
+/* Same for the options that name models. */
+bool tarn__hub_options(tarn__options *options);
+
 /* ---- progress line (progress.c) ---------------------------------------------------------------------------------- */
 
 /* The progress line at the bottom of a terminal: current activity and progress, redrawn by a thread. One per process.
@@ -200,6 +212,9 @@ void tarn__progress_text(const char *what);
 
 /* Shows the progress of a trainer from now on. It is borrowed until tarn__progress_close(). */
 void tarn__progress_watch(const tarn_trainer *trainer);
+
+/* Shows a transfer from now on: of the file `name`, with `done` of `total` bytes of all files. The name is copied. */
+void tarn__progress_transfer(const char *name, int64_t done, int64_t total);
 
 /* Sets the metrics of the line; the report is copied. */
 void tarn__progress_report(const tarn_train_report *report);

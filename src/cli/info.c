@@ -56,6 +56,7 @@ static int print_json(void)
     tarn__json_bool(&json, "zlib", TARN__HAVE_ZLIB);
     tarn__json_bool(&json, "jpeg", TARN__HAVE_JPEG);
     tarn__json_bool(&json, "libevent", TARN__HAVE_EVENT);
+    tarn__json_bool(&json, "libcurl", TARN__HAVE_CURL);
     tarn__json_close(&json, '}');
     tarn__json_int(&json, "threads", tarn_threads());
     tarn__json_open(&json, "devices", '[');
@@ -119,6 +120,7 @@ static int print_text(void)
     printf("  JPEG     %s\n",
            TARN__HAVE_JPEG ? "libjpeg-turbo" : "none, so JPEG images are errors (libjpeg62-turbo-dev brings it)");
     printf("  HTTP     %s\n", TARN__HAVE_EVENT ? "libevent" : "none, so no tarn board (libevent-dev brings it)");
+    printf("  download %s\n", TARN__HAVE_CURL ? "libcurl" : "none, so no tarn pull (libcurl4-openssl-dev brings it)");
     printf("  threads  %d\n", tarn_threads());
     tarn__heading("devices");
     for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++) {

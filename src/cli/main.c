@@ -48,6 +48,7 @@ static const command commands[] = {
     {"generate", TARN__GENERATE, tarn__generate, "generate text with a language model", "MODEL [PROMPT] "},
     {"chat", TARN__CHAT, tarn__chat, "chat with a language model", "MODEL "},
     {"serve", TARN__SERVE, tarn__serve, "serve a language model over HTTP, with OpenAI's API", "MODEL "},
+    {"pull", TARN__PULL, tarn__pull, "download a model from a Hugging Face hub to the cache of its tools", "ORG/NAME "},
     {"tokenize", TARN__TOKENIZE, tarn__tokenize,
      "text to tokens and back; train a tokenizer; prepare token files for training", "[FILE...] "},
     {"data", TARN__DATA, tarn__data, "training data in JSON lines: tokens, loss mask, packed rows", "FILE.jsonl "},
@@ -136,7 +137,7 @@ static bool is_help(const char *word)
 /* Verbs by which other programs download models: they get a hint. */
 static bool fetches(const char *word)
 {
-    static const char *const verbs[] = {"pull", "download", "fetch", "get", "install", "clone"};
+    static const char *const verbs[] = {"download", "fetch", "get", "install", "clone"};
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
         if (strcmp(word, verbs[i]) == 0)
             return true;
@@ -163,8 +164,7 @@ static int not_a_command(int count, char *const *words)
     bool is_option = typed[0] == '-';
     fprintf(stderr, "tarn: unknown %s '%s'", is_option ? "option" : "command", tarn__escaped(typed));
     if (fetches(typed))
-        fprintf(stderr, ": tarn does not download models; get a model folder or GGUF file by other means, and give "
-                        "its path: tarn generate PATH\n");
+        fprintf(stderr, "; tarn pull ORG/NAME downloads a model\n");
     else if (suggestion)
         fprintf(stderr, "; did you mean '%s%s'?\n", is_option ? "tarn " : "", suggestion);
     else
@@ -209,14 +209,20 @@ static void print_log(tarn_log_level level, const char *text, void *ctx)
 }
 
 /* Options, threads and log, then the sub-command. */
-static int run(const command *one, int count, char *const *words)
+static int run(const command *one, int count, char **words)
 {
     tarn__options options;
+    const char *hub_name = NULL;
+    if (!tarn__hub_word(one->bit, count, words, &hub_name))
+        return tarn__print_error(one->name);
     int status = tarn__options_read(one->bit, one->name, count, words, &options);
     if (status != TARN__DONE)
         return status;
     if (options.help)
         return print_help(one);
+    options.hub_name = hub_name;
+    if (!tarn__hub_options(&options))
+        return tarn__print_error(one->name);
     if (!tarn_set_threads((int)options.threads))
         return tarn__print_error(one->name);
     if (!options.quiet)
@@ -225,7 +231,7 @@ static int run(const command *one, int count, char *const *words)
 }
 
 /* Order matters: `help` and `version` first, then commands of two words and of one, then hints. */
-static int dispatch(int count, char *const *words)
+static int dispatch(int count, char **words)
 {
     int used;
     if (count == 0) {

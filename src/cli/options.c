@@ -72,7 +72,8 @@ static int max_words(tarn__command command, int count)
     bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
     bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS ||
                      command == TARN__BOARD || command == TARN__INSPECT || command == TARN__CHAT ||
-                     command == TARN__SERVE || command == TARN__BENCH_SERVE || command == TARN__DATA;
+                     command == TARN__SERVE || command == TARN__BENCH_SERVE || command == TARN__DATA ||
+                     command == TARN__PULL;
     return takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0;
 }
 
@@ -119,7 +120,7 @@ static int read_words(tarn__command command, const char *command_name, int count
 {
     bool needs_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__PREDICT;
     bool needs_one = command == TARN__EVAL || (command & (TARN__OPENS_LM | TARN__BENCH_SERVE)) ||
-                     command == TARN__INSPECT || command == TARN__DATA;
+                     command == TARN__INSPECT || command == TARN__DATA || command == TARN__PULL;
     int max = max_words(command, count), min_words = needs_two ? 2 : needs_one ? 1 : 0;
     options->words = words;
     while (options->word_count < count && options->word_count < max &&
@@ -134,6 +135,7 @@ static int read_words(tarn__command command, const char *command_name, int count
         bool has_one = options->word_count > 0;
         const char *what = command == TARN__INSPECT ? "a file or model folder"
                            : command == TARN__DATA  ? "a file of JSON lines"
+                           : command == TARN__PULL  ? "a model's name, ORG/NAME,"
                            : command == TARN__QUANTIZE || command == TARN__CONVERT
                                ? (has_one ? "the output path" : "a model folder or .gguf file")
                            : command == TARN__BENCH_SERVE ? "a URL, a model folder or a .gguf file"

@@ -26,6 +26,7 @@ typedef enum tarn__command {
     TARN__RUNS = 1 << 11,
     TARN__BOARD = 1 << 12,
     TARN__SERVE = 1 << 13,
+    TARN__PULL = 1 << 15,
     TARN__BENCH_SERVE = 1 << 14,
     TARN__BENCH_WEIGHTS = 1 << 20,
     TARN__BENCH_DECODE = 1 << 21,
@@ -41,6 +42,7 @@ typedef enum tarn__command {
 #define TARN__OPENS_LM (TARN__GENERATES | TARN__SERVE)
 #define TARN__SERVES (TARN__SERVE | TARN__BENCH_SERVE)
 #define TARN__ORIGINS_MAX 16
+#define TARN__INCLUDES_MAX 16
 #define TARN__EVERY (~0u)
 
 #define TARN__LIST_MAX 64
@@ -72,7 +74,8 @@ typedef struct tarn__options {
     int64_t port;       /* board and serve */
     bool compare;       /* runs */
     double val_fraction;
-    char *const *words; /* arguments before the options: a configuration, a run, images, a model and a prompt … */
+    const char *hub_name; /* of a first argument ORG/NAME that is a folder in the cache of models; else NULL */
+    char *const *words;   /* arguments before the options: a configuration, a run, images, a model and a prompt … */
     int word_count;
 
     bool variants; /* ops */
@@ -112,6 +115,11 @@ typedef struct tarn__options {
     int origin_count;
     int64_t queue, drain;
     int64_t kv_memory; /* MiB; 0: not given */
+
+    /* pull */
+    const char *revision;
+    const char *includes[TARN__INCLUDES_MAX];
+    int include_count;
 
     /* quantize, tokenize and data */
     const char *type, *imatrix, *tokenizer, *text, *prepare, *field, *separator, *val;
@@ -186,7 +194,7 @@ typedef struct tarn__option_row {
     const char *help;
 } tarn__option_row;
 
-#define TARN__MAX_OPTIONS 128 /* rows of the table at most */
+#define TARN__MAX_OPTIONS 160 /* rows of the table at most */
 
 /* Row i in the order of --help; NULL after the last. */
 const tarn__option_row *tarn__option_at(int i);

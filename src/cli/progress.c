@@ -20,6 +20,7 @@
 
 /* The thread formats one line: a small stack suffices. */
 enum { STACK_BYTES = 1 << 18 };
+#define SIGNS "|/-\\"
 enum { REDRAW_MS = 200, MAX_FIELDS = 16, MIN_BAR = 7, MAX_BAR = 32 };
 
 static struct {
@@ -28,6 +29,9 @@ static struct {
     int wake[2]; /* pipe to the thread: 's' stopping, 'q' quit */
     pthread_t thread;
     char what[160];              /* current activity, before a trainer exists */
+    char file[160];              /* of a transfer; "": none */
+    int64_t done, total;         /* bytes of the transfer */
+    int64_t first_done;          /* at its begin */
     const tarn_trainer *trainer; /* borrowed; NULL: none yet */
     tarn_train_progress first;   /* progress at the start, for the mean speed */
     tarn_train_report report;
@@ -43,6 +47,14 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* As tarn__bytes_text(), whose buffer is the main thread's. */
+static const char *bytes_text(int64_t bytes, char text[32])
+{
+    bool is_large = bytes >= (int64_t)1 << 30;
+    snprintf(text, 32, "%.1f %s", (double)bytes / (is_large ? 1 << 30 : 1 << 20), is_large ? "GiB" : "MiB");
+    return text;
 }
 
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
@@ -148,31 +160,57 @@ static int whole_words(const char *text, int space)
     return length;
 }
 
+/* Appends a bar as wide as the space allows, and the chosen fields. */
+static void put_fields(char *text, size_t size, fields *f, int width, double share)
+{
+    char bar[MAX_BAR + 1] = "", sign = SIGNS[line.turn++ % 4];
+    int around = 2 + MIN_BAR, space = choose_fields(f, width - around), length = MIN_BAR - 2 + (space > 0 ? space : 0);
+    length = length < MAX_BAR - 2 ? length : MAX_BAR - 2;
+    memset(bar, '.', (size_t)length);
+    memset(bar, '#', (size_t)(length * (share < 1 ? share : 1)));
+    size_t used = (size_t)snprintf(text, size, "%c [%s]", sign, bar);
+    for (int i = 0; i < f->count; i++)
+        if (f->field[i].is_taken && used < size)
+            used += (size_t)snprintf(text + used, size - used, "  %s", f->field[i].text);
+}
+
+/* "/ [####......]  42 %  0:02:05 left  35.1 MiB/s  1.1 of 2.7 GiB  model.safetensors", at the mean speed */
+static void make_transfer(char *text, size_t size, int width)
+{
+    char left[32], done[32], total[32];
+    fields f = {.count = 0};
+    double passed = now() - line.begin, share = line.total > 0 ? (double)line.done / (double)line.total : 0;
+    double speed = passed > 0 ? (double)(line.done - line.first_done) / passed : 0;
+    add(&f, 0, share < 0.1 ? "%.1f %%" : "%.0f %%", 100 * share);
+    if (speed > 0)
+        add(&f, 1, "%s left", tarn__time_text((double)(line.total - line.done) / speed, left));
+    if (speed > 0)
+        add(&f, 2, "%s/s", bytes_text((int64_t)speed, done));
+    add(&f, 4, "%s of %s", bytes_text(line.done, done), bytes_text(line.total, total));
+    add(&f, 3, "%s", line.file);
+    put_fields(text, size, &f, width, share);
+}
+
 /* "/ [####......]  42 %  0:02:05 left  loss 1.9216" */
 static void make_line(char *text, size_t size, int width)
 {
-    static const char signs[] = "|/-\\";
-    char sign = signs[line.turn++ % 4], bar[MAX_BAR + 1] = "", passed[32];
+    char passed[32];
     tarn_train_progress p;
     fields f = {.count = 0};
+    if (line.file[0]) {
+        make_transfer(text, size, width);
+        return;
+    }
     if (!line.trainer || !tarn_trainer_progress(line.trainer, &p)) {
         tarn__time_text(now() - line.begin, passed);
-        snprintf(text, size, "%c %.*s  %s", sign, whole_words(line.what, width - 4 - (int)strlen(passed)), line.what,
-                 passed);
+        snprintf(text, size, "%c %.*s  %s", SIGNS[line.turn++ % 4],
+                 whole_words(line.what, width - 4 - (int)strlen(passed)), line.what, passed);
         return;
     }
     add_place(&f, &p);
     if (line.has_report)
         add_metrics(&f, &line.report);
-    int around = 2 + MIN_BAR, space = choose_fields(&f, width - around), length = MIN_BAR - 2 + (space > 0 ? space : 0);
-    length = length < MAX_BAR - 2 ? length : MAX_BAR - 2;
-    double share = p.steps > 0 ? ((double)p.step + p.fraction) / (double)p.steps : 0;
-    memset(bar, '.', (size_t)length);
-    memset(bar, '#', (size_t)(length * (share < 1 ? share : 1)));
-    size_t used = (size_t)snprintf(text, size, "%c [%s]", sign, bar);
-    for (int i = 0; i < f.count; i++)
-        if (f.field[i].is_taken && used < size)
-            used += (size_t)snprintf(text + used, size - used, "  %s", f.field[i].text);
+    put_fields(text, size, &f, width, p.steps > 0 ? ((double)p.step + p.fraction) / (double)p.steps : 0);
 }
 
 /* ---- drawing, under the lock ------------------------------------------------------------------------------------- */
@@ -182,7 +220,7 @@ static void draw(void)
     char text[TARN__MAX_COLUMNS + 64];
     /* the last column stays free: some terminals wrap there */
     int width = tarn__columns() - 1;
-    if (!line.is_open || !line.is_drawn || (!line.trainer && !line.what[0]))
+    if (!line.is_open || !line.is_drawn || (!line.trainer && !line.what[0] && !line.file[0]))
         return;
     make_line(text, sizeof(text), width);
     printf("\r%.*s\033[K", width, text);
@@ -250,16 +288,35 @@ void tarn__progress_open(bool is_drawn, bool quiet)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/* Copies a text that may contain any byte, such as a path. */
+static void copy_ascii(char to[160], const char *text)
+{
+    size_t length = 0;
+    for (; text[length] && length < 159; length++)
+        to[length] = text[length] >= ' ' && text[length] < 0x7F ? text[length] : '?';
+    to[length] = 0;
+}
+
 void tarn__progress_text(const char *what)
 {
     pthread_mutex_lock(&lock);
-    size_t length = 0;
-    for (; what[length] && length < sizeof(line.what) - 1; length++) /* a path may contain any byte */
-        line.what[length] = what[length] >= ' ' && what[length] < 0x7F ? what[length] : '?';
-    line.what[length] = 0;
+    copy_ascii(line.what, what);
     line.begin = line.trainer ? line.begin : now();
     if (!line.trainer)
         draw();
+    pthread_mutex_unlock(&lock);
+}
+
+void tarn__progress_transfer(const char *name, int64_t done, int64_t total)
+{
+    pthread_mutex_lock(&lock);
+    if (!line.file[0] || done < line.first_done) {
+        line.begin = now();
+        line.first_done = done;
+    }
+    copy_ascii(line.file, name);
+    line.done = done;
+    line.total = total;
     pthread_mutex_unlock(&lock);
 }
 
@@ -322,5 +379,5 @@ void tarn__progress_close(void)
     erase();
     line.trainer = NULL;
     line.is_stopping = false;
-    line.what[0] = 0;
+    line.what[0] = line.file[0] = 0;
 }

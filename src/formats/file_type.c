@@ -179,14 +179,13 @@ static bool raise_missing(const char *function, const char *path, const char *ex
         strncmp(path, "hf:", 3) == 0)
         return tarn__raise(
             TARN_ERROR_IO,
-            "%s: '%.500s' is a URL; tarn does not download: give the folder or .gguf file of a downloaded model",
+            "%s: '%.500s' is a URL; give a folder or .gguf file; the command `tarn pull ORG/NAME` downloads models",
             function, path);
     if (is_hub_name(path))
         return tarn__raise(
             TARN_ERROR_IO,
-            "%s: folder '%.500s' not found; tarn does not download from a model hub: download the model first "
-            "(huggingface-cli download %.200s --local-dir FOLDER) and give FOLDER",
-            function, path, path);
+            "%s: folder '%.500s' not found; if it is a model of the hub, download it first: tarn pull %.200s", function,
+            path, path);
     return tarn__raise(TARN_ERROR_IO, "%s: '%.500s' not found; %s is expected", function, path, expected);
 }
 

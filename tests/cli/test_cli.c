@@ -71,7 +71,7 @@ static void what_was_meant_is_suggested_and_never_a_guess(void **state)
     expect_command("trian 2>&1", 2, "did you mean 'train'?");
     expect_command("finetune 2>&1", 2, "did you mean 'train'?");
     expect_command("evaluate 2>&1", 2, "did you mean 'eval'?");
-    expect_command("pull 2>&1", 2, "unknown command 'pull': tarn does not download models");
+    expect_command("download 2>&1", 2, "unknown command 'download'; tarn pull ORG/NAME downloads a model");
     assert_null(strstr(command_output, "did you mean"));
     expect_command("xyzzy 2>&1", 2, "see tarn help");
     expect_command("generate model --max_new_tokens 3 2>&1", 2, "did you mean --max-tokens?");
@@ -118,17 +118,16 @@ static void errors_name_no_function_of_the_library(void **state)
                    "--lr-step or --lr-step-epochs, not both");
 }
 
-static void a_name_from_a_hub_is_not_downloaded(void **state)
+static void a_name_from_a_hub_is_pulled_first(void **state)
 {
     (void)state;
     expect_command("generate some-org/some-model hello 2>&1", 1, "folder 'some-org/some-model' not found");
-    assert_non_null(strstr(command_output, "tarn does not download from a model hub"));
-    expect_command("tokenize --tokenizer some-org/some-model --text x 2>&1", 1,
-                   "tarn does not download from a model hub");
-    expect_command("generate https://example.org/model hello 2>&1", 1, "is a URL; tarn does not download");
-    expect_command("convert some-org/some-model x.gguf 2>&1", 1, "tarn does not download from a model hub");
-    expect_command("eval some-org/some-model 2>&1", 1, "tarn does not download from a model hub");
-    expect_command("predict some-org/some-model x.png 2>&1", 1, "tarn does not download from a model hub");
+    assert_non_null(strstr(command_output, "download it first: tarn pull some-org/some-model"));
+    expect_command("tokenize --tokenizer some-org/some-model --text x 2>&1", 1, "tarn pull some-org/some-model");
+    expect_command("generate https://example.org/model hello 2>&1", 1, "is a URL; give a folder or .gguf file");
+    expect_command("convert some-org/some-model x.gguf 2>&1", 1, "tarn pull some-org/some-model");
+    expect_command("eval some-org/some-model 2>&1", 1, "tarn pull some-org/some-model");
+    expect_command("predict some-org/some-model x.png 2>&1", 1, "tarn pull some-org/some-model");
     expect_command("generate /nosuch hello 2>&1", 1, "'/nosuch' not found; a model's folder or .gguf file is expected");
 }
 
@@ -349,7 +348,7 @@ int main(void)
         cmocka_unit_test(wrong_calls_end_with_2_and_say_so_on_standard_error),
         cmocka_unit_test(what_was_meant_is_suggested_and_never_a_guess),
         cmocka_unit_test(errors_name_no_function_of_the_library),
-        cmocka_unit_test(a_name_from_a_hub_is_not_downloaded),
+        cmocka_unit_test(a_name_from_a_hub_is_pulled_first),
         cmocka_unit_test(values_out_of_bounds_are_refused),
         cmocka_unit_test(a_device_that_is_not_there_is_a_failure_that_says_why),
         cmocka_unit_test(devices_that_cannot_be_compared_are_refused),

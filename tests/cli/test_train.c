@@ -66,7 +66,7 @@ static void wrong_calls_say_what_is_wrong(void **state)
         {"train --model gpt-2", "did you mean 'gpt2'?", 2},
         {"train --model gpt2-xl", "did you mean 'gpt2-1.5b'?", 2},
         {"train --data minst:/nosuch --dry-run", "did you mean 'mnist'?", 2},
-        {"train --model some-org/some-model --data text:/nosuch --dry-run", "tarn does not download", 1},
+        {"train --model some-org/some-model --data text:/nosuch --dry-run", "tarn pull some-org/some-model", 1},
         {"bench train --batch-size 4", "unknown option --batch-size; did you mean --batch?", 2},
         {"train --optimizer adagrad", "must be one of sgd|adam|adamw", 2},
         {"train --batch-size 1.5", "--batch-size: '1.5' is not an integer", 2},

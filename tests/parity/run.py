@@ -187,13 +187,14 @@ def run_images(options):
 
 
 def check_clients(_):
-    """The clients in tests/serve, each in a process of its own; without the server or a browser (status 77) one cannot
-    run, and says why."""
+    """The clients in tests/serve, and huggingface_hub beside `tarn pull`, each in a process of its own; without the
+    server or a browser (status 77) one cannot run, and says why."""
     command = os.path.join(os.path.dirname(os.environ["TARN_LIBRARY"]), "tarn")
-    for name in ["openai", "ollama", "playwright"]:
+    for name in ["openai", "ollama", "playwright", "huggingface_hub"]:
         importlib.import_module(name)
-    for name in ["openai_client", "ollama_client", "page_client"]:
-        script = os.path.join(os.path.dirname(__file__), "..", "serve", f"{name}.py")
+    for path in ["serve/openai_client", "serve/ollama_client", "serve/page_client", "hub/pull"]:
+        name = os.path.basename(path)
+        script = os.path.join(os.path.dirname(__file__), "..", f"{path}.py")
         done = subprocess.run([sys.executable, script], env={"TARN_COMMAND": command, **os.environ},
                               capture_output=True, text=True, timeout=300)
         if done.returncode == 77:
@@ -204,7 +205,8 @@ def check_clients(_):
 
 
 def run_serve(options):
-    """`tarn serve` through the openai and ollama packages; embeddings beside transformers; its pages in a browser."""
+    """`tarn serve` through the openai and ollama packages; embeddings beside transformers; its pages in a browser;
+    `tarn pull` beside huggingface_hub."""
     return run_files("serve", check_clients, options)
 
 

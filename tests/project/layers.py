@@ -36,7 +36,8 @@ MAY_INCLUDE = {
     "generate": BELOW_TRAIN | {"models"},
     "cases": {"base"},
     "serve": set(),
-    "cli": {"cases", "serve"},
+    "hub": set(),
+    "cli": {"cases", "serve", "hub"},
 }
 
 # public header: the lowest folder that may include it; a folder may include what the folders below it may
@@ -66,7 +67,7 @@ DEFINED_BY = {
     "runs.h": "train",
     "train.h": "train",
 }
-ANY_PUBLIC = {"cli", "cases", "serve"}
+ANY_PUBLIC = {"cli", "cases", "serve", "hub"}
 GENERATED = {"tarn_features.h"}
 ENDINGS = {".c", ".h", ".inc", ".def", ".cu", ".cuh", ".cl"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<(tarn/[^>]+)>)', re.M)

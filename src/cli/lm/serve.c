@@ -182,7 +182,8 @@ int tarn__serve(const tarn__options *options)
         fprintf(stderr, "tarn serve: --api-key-file: %s\n", error);
         return TARN__FAILED;
     }
-    char *name = options->alias ? strdup(options->alias) : model_name(options->words[0]);
+    char *name =
+        options->alias ? strdup(options->alias) : model_name(options->hub_name ? options->hub_name : options->words[0]);
     s.name = name;
     if (name)
         status = serve(&s, &keys);
