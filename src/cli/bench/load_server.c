@@ -1,4 +1,6 @@
 /* load_server.c: the server under load: its URL, and what it says about its model. */
+#include "cli/bench/load.h"
+
 #include "tarn_features.h"
 
 #if TARN__HAVE_EVENT && TARN__HAVE_JANSSON
@@ -10,8 +12,6 @@
 #include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
-
-#include "cli/bench/load.h"
 
 #define ANSWER_SECONDS 30
 
