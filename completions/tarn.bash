@@ -96,7 +96,7 @@ _tarn()
     --weight-decay | --momentum | --warmup | --lr-step | --lr-step-epochs | --lr-gamma) return ;;
     --image-size | --crop-scale | --jitter | --mistakes) return ;;
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
-    --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
+    --ema | --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
     --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
     --ranks | --virtual-ranks | --rank-timeout) return ;;
     --add-tokens | --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
@@ -118,7 +118,7 @@ _tarn()
     train)
         options+=" --json --threads --device --model --data --mlp-sizes --epochs --steps --batch-size"
         options+=" --optimizer --lr --weight-decay"
-        options+=" --momentum --schedule --lr-step --lr-step-epochs --lr-gamma --warmup --clip-norm --augment"
+        options+=" --momentum --schedule --lr-step --lr-step-epochs --lr-gamma --warmup --clip-norm --ema --augment"
         options+=" --finetune --freeze --image-size --grey --crop-scale --jitter"
         options+=" --label-smoothing --seed --workers --out --overwrite --resume --patience"
         options+=" --eval-every --log-every --dry-run --quiet --min-lr --beta2 --tokenizer --layers --heads"

@@ -148,6 +148,45 @@ TARN_API bool tarn_optimizer_load(tarn_optimizer *optimizer, const char *path);
 /* Frees an optimizer; the parameters stay in place. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_optimizer_free(tarn_optimizer *optimizer);
 
+/* ---- averaged weights -------------------------------------------------------------------------------------------- */
+
+/* The exponential moving average (EMA) of the parameters that an optimizer trains, as torch.optim.swa_utils with
+ * get_ema_multi_avg_fn(): average = decay · average + (1 - decay) · parameter. In f32 also where the parameters are
+ * 16-bit, of their master weights then. Float buffers of the module, as the running statistics of a batchnorm, are
+ * averaged too (AveragedModel with use_buffers=True); the other ones keep their own value. */
+typedef struct tarn_ema tarn_ema;
+
+/* Options of tarn_ema_new(). */
+typedef struct tarn_ema_options {
+    double decay; /* required: above 0, below 1 */
+    bool warmup;  /* the decay of update number n, from 1, is at most (1 + n) / (10 + n) */
+} tarn_ema_options;
+
+/* Starts an average at the current values. Borrows module and optimizer, which must outlive it; a module is moved to
+ * its device before. The caller owns the average. `...` is a const tarn_ema_options *. */
+TARN_API tarn_ema *tarn_ema_new_sized(tarn_module *module, tarn_optimizer *optimizer, const tarn_ema_options *options,
+                                      size_t options_size);
+#define tarn_ema_new(module, optimizer, ...) \
+    tarn_ema_new_sized(module, optimizer, __VA_ARGS__, sizeof(tarn_ema_options))
+
+/* Adds the current parameters to the average: after each step of the optimizer, also inside a captured one. */
+TARN_API bool tarn_ema_update(tarn_ema *ema);
+/* Number of updates; -1 on error. */
+TARN_API int64_t tarn_ema_updates(const tarn_ema *ema);
+
+/* Puts the averages into the module, to evaluate or save it, and puts back its own values, bit for bit. Between both,
+ * an optimizer step and an update are errors. No second copy of the weights is made. */
+TARN_API bool tarn_ema_apply(tarn_ema *ema);
+TARN_API bool tarn_ema_restore(tarn_ema *ema);
+
+/* Writes the averages to a safetensors file (atomic write) by parameter name, with the number of updates, and restores
+ * them, so that training resumes bitwise identical. A file of another module changes nothing. */
+TARN_API bool tarn_ema_save(tarn_ema *ema, const char *path);
+TARN_API bool tarn_ema_load(tarn_ema *ema, const char *path);
+
+/* Frees an average; the module keeps the values that it has. NULL is allowed; works while an error is pending. */
+TARN_API void tarn_ema_free(tarn_ema *ema);
+
 #ifdef __cplusplus
 }
 #endif

@@ -24,6 +24,7 @@ typedef struct tarn_logged_run {
     double loss, val_loss; /* last ones of this segment */
     int64_t best_step;     /* 0: no evaluation yet */
     double best_loss, best_accuracy;
+    double ema; /* decay of the moving average that val_loss and the best values are of; 0: the run's own weights */
 } tarn_logged_run;
 
 /* Visits one entry of the run log. */

@@ -3,11 +3,11 @@
  * Classifiers train on labelled samples, regressions on tables, language models on text; the data decides which.
  *
  * A run folder holds config.json (the options), model.safetensors (last weights), best.safetensors (best weights),
- * optimizer.safetensors and trainer.json (state to resume from), metrics.jsonl (one JSON object per line),
- * report.html and TensorBoard events. That of a language model is a Hugging Face model folder, with tokenizer.json
- * and a sub-folder "best" of the best weights. Fine-tuning starts from a base model (option `base`). With LoRA the
- * folder and its "best" are PEFT folders: adapter_config.json and adapter_model.safetensors instead of weights, and
- * frozen.json, a hash of the frozen weights.
+ * optimizer.safetensors and trainer.json (state to resume from; with `ema` also ema.safetensors), metrics.jsonl (one
+ * JSON object per line), report.html and TensorBoard events. That of a language model is a Hugging Face model folder,
+ * with tokenizer.json and a sub-folder "best" of the best weights. Fine-tuning starts from a base model (option
+ * `base`). With LoRA the folder and its "best" are PEFT folders: adapter_config.json and adapter_model.safetensors
+ * instead of weights, and frozen.json, a hash of the frozen weights.
  *
  * A kill at any moment leaves a complete checkpoint; a resumed run is bitwise identical to an uninterrupted one. */
 #ifndef TARN_TRAIN_H
@@ -159,6 +159,10 @@ typedef struct tarn_train_options {
 
     /* Tables; see tarn_table_options and tarn_table_encoder_options; the words are those of --help. */
     char target[256], drop[1024], task[16], delimiter[16], decimal[8], header[8];
+
+    /* decay of an exponential moving average of the weights (tarn_ema_new(), with its warm-up), updated after each
+     * step; evaluations, samples and best weights are of the average; default: none */
+    double ema;
 } tarn_train_options;
 
 /* Type of an option's value. */
@@ -256,8 +260,8 @@ typedef struct tarn_train_plan {
     int64_t training_tokens, validation_tokens;
     bool captures; /* steps are captured as a graph, after the first ones */
 
-    /* Parts of memory_needed: weights, trained and frozen; gradients; optimizer state and master weights; activations,
-     * with the workspace of backward. */
+    /* Parts of memory_needed: weights, trained and frozen; gradients; optimizer state, master weights and averages;
+     * activations, with the workspace of backward. */
     int64_t weight_bytes, gradient_bytes, state_bytes, activation_bytes;
     /* of chats: documents, training tokens with loss, and documents longer than the context; 0 for other tasks */
     int64_t training_documents, validation_documents, completion_tokens, documents_truncated;
@@ -446,6 +450,7 @@ typedef struct tarn_run_weights {
     /* of adapters: quantization of their base model (tarn_model_open_options); TARN_F32: none */
     tarn_dtype quantize;
     char path[1100]; /* of a language model: the folder for tarn_model_open() */
+    double ema;      /* decay of the moving average that the weights are; 0: they are the run's own */
 } tarn_run_weights;
 
 /* Finds a checkpoint of a run. Commands use the best one unless --checkpoint last is given. */

@@ -43,8 +43,11 @@ int tarn__checkpoint_use(const char *command, const tarn__options *o, tarn_run_w
         return status;
     /* last weights although best ones were asked for, or by default */
     bool is_instead = w->checkpoint == TARN_RUN_LAST && !(o->checkpoint && strcmp(o->checkpoint, "last") == 0);
-    fprintf(stderr, "(%s weights of the run, step %lld%s)\n", name_of(w), (long long)w->step,
-            is_instead ? "; no evaluation yet" : "");
+    char average[64] = "";
+    if (w->ema > 0)
+        snprintf(average, sizeof(average), "; a moving average with decay %.9g", w->ema);
+    fprintf(stderr, "(%s weights of the run, step %lld%s%s)\n", name_of(w), (long long)w->step,
+            is_instead ? "; no evaluation yet" : "", average);
     return status;
 }
 
@@ -58,4 +61,6 @@ void tarn__checkpoint_json(tarn__json *json, const tarn__options *o)
         return;
     tarn__json_string(json, "checkpoint", name_of(&w));
     tarn__json_int(json, "checkpoint_step", w.step);
+    if (w.ema > 0)
+        tarn__json_real(json, "ema", w.ema, 9);
 }

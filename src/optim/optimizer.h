@@ -133,6 +133,7 @@ struct tarn_optimizer {
     tarn_schedule schedule;
     int64_t steps; /* taken so far */
     tarn__clipping clipping;
+    bool is_averaged; /* the parameters are averages: between tarn_ema_apply() and tarn_ema_restore() */
 };
 
 bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer);
@@ -140,6 +141,11 @@ bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer
 /* The next run of adjacent segments of a group that have a gradient, from *begin on, as [*begin, *end), counted within
  * the group; false: none is left. */
 bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__flat_group *group, int *begin, int *end);
+
+/* ---- averages (ema.c) -------------------------------------------------------------------------------------------- */
+
+/* Bytes of all averages. */
+int64_t tarn__ema_bytes(const tarn_ema *ema);
 
 /* ---- schedules (schedule.c) -------------------------------------------------------------------------------------- */
 

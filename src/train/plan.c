@@ -15,6 +15,7 @@
 #include "core/device/device.h"
 #include "core/memory/pool.h"
 #include "models/lm/arch.h"
+#include "optim/optimizer.h"
 #include "train/tasks/finetune.h"
 #include "train/tasks/task.h"
 
@@ -130,7 +131,10 @@ static bool measure(const char *function, tarn_trainer *p, peaks *found)
     tarn_module_train(p->model, true);
     count_fixed_bytes(p, p->model);
     p->optimizer = tarn__optimizer_create(&p->options, p->model);
-    return p->optimizer && measure_steps(p, before, found);
+    if (!p->optimizer || !tarn__ema_create(p))
+        return false;
+    p->state_bytes += p->ema ? tarn__ema_bytes(p->ema) : 0;
+    return measure_steps(p, before, found);
 }
 
 /* Under the lock. Gradients are forced: the caller may have turned them off. TF32 as in the run: kernels that it
@@ -144,6 +148,7 @@ static bool measure_locked(const char *function, tarn_trainer *p, peaks *found)
     bool good = measure(function, p, found);
     tarn_set_tf32(callers_tf32);
     tarn__grad_unforce(depth);
+    tarn_ema_free(p->ema);
     tarn_optimizer_free(p->optimizer);
     tarn_module_free(p->model);
     tarn_empty_cache(p->device);

@@ -97,6 +97,7 @@ static bool is_run_file(const char *name)
                                         "model.safetensors",
                                         "best.safetensors",
                                         "optimizer.safetensors",
+                                        "ema.safetensors",
                                         "trainer.json",
                                         "metrics.jsonl",
                                         "samples.jsonl",

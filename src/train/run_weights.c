@@ -22,6 +22,9 @@ static bool read_config(const char *function, const char *folder, tarn_run_weigh
     bool has_type = w->is_run && tarn__json_file_kind(document, "train.quantize") == TARN__MEMBER_STRING;
     const char *type = has_type ? tarn__json_file_string(document, "train.quantize") : "";
     w->quantize = tarn__quant_type_named(type);
+    if (w->is_run && tarn__json_file_has(document, "train.ema") &&
+        !tarn__json_file_real(document, "train.ema", &w->ema))
+        w->ema = 0;
     tarn__json_file_free(document);
     return !tarn_failed();
 }
@@ -71,6 +74,8 @@ bool tarn__run_weights_find(const char *function, const char *folder, tarn_run_c
         return true;
     if (checkpoint == TARN_RUN_BEST)
         find_best(folder, w);
+    if (w->checkpoint == TARN_RUN_LAST)
+        w->ema = 0; /* the last weights are the run's own */
     w->step = step_of(folder, w->checkpoint == TARN_RUN_BEST);
     return true;
 }

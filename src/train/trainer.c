@@ -51,6 +51,13 @@ tarn_optimizer *tarn__optimizer_create(const tarn_train_options *o, tarn_module 
     return tarn_adamw(model, &(tarn_adamw_options){.lr = lr, .beta2 = beta2, .weight_decay = decay});
 }
 
+bool tarn__ema_create(tarn_trainer *t)
+{
+    if (t->options.ema > 0)
+        t->ema = tarn_ema_new(t->model, t->optimizer, &(tarn_ema_options){.decay = t->options.ema, .warmup = true});
+    return t->ema || !(t->options.ema > 0);
+}
+
 /* The step schedule: lr times gamma every lr_step steps. */
 static bool is_step_schedule(const tarn_train_options *o)
 {
@@ -167,7 +174,7 @@ static bool create_components(const char *function, tarn_trainer *t)
     if (!good || !tarn__step_graph_plan(function, t))
         return false;
     t->optimizer = tarn__optimizer_create(&t->options, t->model);
-    t->loader = t->optimizer ? t->task->create_loader(t) : NULL;
+    t->loader = t->optimizer && tarn__ema_create(t) ? t->task->create_loader(t) : NULL;
     if (t->loader)
         tarn__ranks_select(t);
     t->losses = tarn__scope_take(tarn_zeros(TARN_SHAPE(t->options.log_every), TARN_F32, t->device));
@@ -365,6 +372,7 @@ void tarn_trainer_free(tarn_trainer *trainer)
     tarn_free(trainer->correct);
     tarn_free(trainer->norms);
     tarn_loader_free(trainer->loader);
+    tarn_ema_free(trainer->ema);
     tarn_optimizer_free(trainer->optimizer);
     tarn_module_free(trainer->model);
     tarn_dataset_free(trainer->training);

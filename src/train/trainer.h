@@ -1,8 +1,8 @@
 /* trainer.h: a run in memory, for the files of train/ that work on it.
  *
- * A step changes the model, the optimizer, the loader and the thread's random numbers; together with `state` they are
- * everything that the next step depends on. A checkpoint is all of them, and no other state may be carried from step to
- * step: that makes a resumed run bitwise identical to an uninterrupted one.
+ * A step changes the model, the optimizer, the average, the loader and the thread's random numbers; together with
+ * `state` they are everything that the next step depends on. A checkpoint is all of them, and no other state may be
+ * carried from step to step: that makes a resumed run bitwise identical to an uninterrupted one.
  *
  * The trainer owns all its members. One thread uses it at a time; `stop` and `progress` are atomic and may be accessed
  * by others. `function` is the public function that an error names. Functions that return bool are false with an error.
@@ -57,6 +57,7 @@ struct tarn_trainer {
     tarn_dataset *training, *validation;
     tarn_module *model;
     tarn_optimizer *optimizer;
+    tarn_ema *ema; /* moving average of the weights; NULL: none */
     tarn_loader *loader;
     int64_t batch_size, steps_in_epoch, steps, eval_every;
     int64_t micro_batch; /* samples per batch of the loader: divides batch_size; smaller with gradient accumulation */
@@ -187,6 +188,9 @@ tarn_module *tarn__model_reopen(const char *function, tarn_trainer *trainer);
 
 /* Creates the optimizer that the options name. The caller owns it. NULL with an error. */
 tarn_optimizer *tarn__optimizer_create(const tarn_train_options *options, tarn_module *model);
+
+/* Creates the moving average that the options ask for, if they do. */
+bool tarn__ema_create(tarn_trainer *trainer);
 
 /* Sets memory_needed, its parts and memory_min by a step on the meta device, from shapes alone; this also checks that
  * model and data fit together. Needs options, data and sizes of the trainer, but no model. */

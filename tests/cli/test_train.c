@@ -408,16 +408,32 @@ static void the_log_of_runs_is_a_table(void **state)
     write_text("log/log.jsonl", text);
     expect_command(command_line("runs %s", scratch("log")), 0,
                    "date              model  data        device  precision  step  s/1000 steps  s/epoch       loss  "
-                   "val loss  end       folder\n"
+                   "val loss  ema  end       folder\n"
                    "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2     1.8928    "
-                   "1.5000  finished  r1\n"
+                   "1.5000    -  finished  r1\n"
                    "2026-11-16 21:53  lenet  digits:500  cpu     f32          14          41.5      0.2  1.049e+26     "
-                   "    -  failed    r2\n");
+                   "    -    -  failed    r2\n");
     assert_int_equal(command_objects(command_line("runs %s --json", scratch("log"))), 2);
     expect_command(command_line("runs %s 2>&1", scratch("nosuch")), 1, "no run has ended in this folder");
 }
 
 /* ---- use --------------------------------------------------------------------------------------------------------- */
+
+/* Plan, log and evaluation say which weights they mean. */
+static void averaged_weights_are_named(void **state)
+{
+    (void)state;
+    char folder[600];
+    snprintf(folder, sizeof(folder), "%s", scratch("average/run"));
+    expect_command(command_line("train " SMALL " --epochs 1 --ema 0.95 --out %s", folder), 0,
+                   "decay 0.95; evaluations and the best weights are of the averaged weights");
+    expect_command(command_line("eval %s 2>&1", folder), 0, "; a moving average with decay 0.95)");
+    assert_int_equal(run_command(command_line("eval %s --checkpoint last 2>&1", folder)), 0);
+    assert_null(strstr(command_output, "average"));
+    expect_command(command_line("eval %s --json", folder), 0, "\"ema\": 0.95");
+    expect_command(command_line("runs %s", scratch("average")), 0, "  0.95  finished");
+    expect_command(command_line("runs %s --json", scratch("average")), 0, "\"ema\": 0.95");
+}
 
 static void eval_prints_a_table_of_classes(void **state)
 {
@@ -482,6 +498,7 @@ int main(void)
         in_scope(a_killed_run_goes_on_from_its_last_checkpoint_bit_for_bit),
         in_scope(a_loss_that_is_not_finite_is_a_failure_that_names_step_and_layer),
         in_scope(the_log_of_runs_is_a_table),
+        in_scope(averaged_weights_are_named),
         in_scope(eval_prints_a_table_of_classes),
         in_scope(predict_names_the_classes_of_images),
     };

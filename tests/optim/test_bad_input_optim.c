@@ -53,6 +53,35 @@ static void optimizers(void **state)
     tarn_module_free(linear);
 }
 
+static void averages(void **state)
+{
+    (void)state;
+    tarn_module *linear = tarn_linear(2, 3, CPU);
+    tarn_optimizer *sgd = tarn_sgd(linear, &(tarn_sgd_options){.lr = 1});
+    const tarn_ema_options good = {.decay = 0.5};
+    REFUSE(tarn_ema_new_sized, tarn_ema_new(NULL, sgd, &good));
+    REFUSE(tarn_ema_new_sized, tarn_ema_new(linear, NULL, &good));
+    REFUSE(tarn_ema_new_sized, tarn_ema_new(linear, sgd, NULL));
+    REFUSE(tarn_ema_new_sized, tarn_ema_new(linear, sgd, &(tarn_ema_options){.decay = 1}));
+    REFUSE(tarn_ema_new_sized, tarn_ema_new(linear, sgd, &(tarn_ema_options){.decay = -0.5}));
+    REFUSE(tarn_ema_new_sized, tarn_ema_new(linear, sgd, &(tarn_ema_options){.decay = NAN}));
+    tarn_ema *ema = tarn_ema_new(linear, sgd, &good);
+    assert_ok();
+    REFUSE(tarn_ema_update, tarn_ema_update(NULL));
+    REFUSE(tarn_ema_updates, tarn_ema_updates(NULL));
+    REFUSE(tarn_ema_apply, tarn_ema_apply(NULL));
+    REFUSE(tarn_ema_restore, tarn_ema_restore(NULL));
+    REFUSE(tarn_ema_restore, tarn_ema_restore(ema));
+    REFUSE(tarn_ema_save, tarn_ema_save(NULL, scratch("ema")));
+    REFUSE(tarn_ema_save, tarn_ema_save(ema, NULL));
+    REFUSE(tarn_ema_load, tarn_ema_load(NULL, scratch("ema")));
+    REFUSE(tarn_ema_load, tarn_ema_load(ema, NULL));
+    ACCEPT(tarn_ema_free(NULL));
+    tarn_ema_free(ema);
+    tarn_optimizer_free(sgd);
+    tarn_module_free(linear);
+}
+
 static void schedules(void **state)
 {
     (void)state;
@@ -119,6 +148,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(optimizers, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(files, open_refusals, close_refusals),
+        cmocka_unit_test_setup_teardown(averages, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(schedules, open_refusals, close_refusals),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

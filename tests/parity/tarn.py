@@ -173,6 +173,10 @@ class AdamwOptions(c.Structure):
                 ("weight_decay", c.c_float), ("decay_all", c.c_bool)] + GROUPS
 
 
+class EmaOptions(c.Structure):
+    _fields_ = [("decay", c.c_double), ("warmup", c.c_bool)]
+
+
 class Schedule(c.Structure):
     _fields_ = [("kind", c.c_int), ("warmup_steps", c.c_int64), ("total_steps", c.c_int64),
                 ("final_factor", c.c_double), ("step_size", c.c_int64), ("gamma", c.c_double),
@@ -323,6 +327,9 @@ FUNCTIONS = {
                 POINTER]), "optimizer_clip_norm": (POINTER, [POINTER, c.c_double]), "optimizer_clip_value": (c.c_bool, [
                     POINTER, c.c_double]), "optimizer_set_schedule": (c.c_bool, [POINTER, c.POINTER(Schedule)
                                                                                 ]), "optimizer_free": (None, [POINTER]),
+    "ema_new_sized": (POINTER, [POINTER, POINTER, c.POINTER(EmaOptions), c.c_size_t]),
+    "ema_update": (c.c_bool, [POINTER]), "ema_apply": (c.c_bool, [POINTER]), "ema_restore": (c.c_bool, [POINTER]),
+    "ema_free": (None, [POINTER]),
     "table_open_sized": (POINTER, [c.c_char_p, POINTER, c.c_size_t]), "table_free": (None, [POINTER]),
     "table_encoder_new_sized": (POINTER, [POINTER, POINTER, c.c_size_t]), "table_encoder_free": (None, [POINTER]),
     "dataset_table": (POINTER, [POINTER, POINTER, c.c_int]),

@@ -33,10 +33,11 @@ class Recipe:
     schedule: tuple = ()    # names and values, as in tarn's
     clip_norm: float = 0.0  # 0: none
     clip_value: float = 0.0
+    ema: float = 0.0        # decay of averages, which are compared instead of the weights; 0: none
 
     def __str__(self):
         options = " ".join(f"{name}={value}" for name, value in self.options)
-        more = "".join(f" {name}={value}" for name in ("groups", "schedule", "clip_norm", "clip_value")
+        more = "".join(f" {name}={value}" for name in ("groups", "schedule", "clip_norm", "clip_value", "ema")
                        if (value := getattr(self, name)))
         bias = "" if self.bias else " no bias"
         return f"{self.optimizer} {options} {self.activation} {self.loss} {self.dtype}{bias}{more}"
@@ -79,6 +80,8 @@ def with_more(name, options):
         yield Recipe(name, options, clip_norm=clip)
         yield Recipe(name, options, clip_norm=clip, dtype="f32")
     yield Recipe(name, options, clip_value=0.01)
+    yield Recipe(name, options, ema=0.9)
+    yield Recipe(name, options, groups=groups, ema=0.35)
     yield Recipe(name, options, groups=groups)
     yield Recipe(name, options, groups=groups, schedule=schedules[-1], clip_norm=0.1, clip_value=0.02)
 
@@ -157,22 +160,33 @@ def torch_step(recipe, step, network, optimizer, schedule):
         schedule.step()
 
 
+def torch_average(recipe, network):
+    """The first update of torch's average copies; tarn's starts with a copy."""
+    average = torch.optim.swa_utils
+    averaged = average.AveragedModel(network, multi_avg_fn=average.get_ema_multi_avg_fn(recipe.ema))
+    averaged.update_parameters(network)
+    return averaged
+
+
 def in_torch(recipe, weights, x, target, dtype):
-    """Losses of all steps, and the weights after the last."""
+    """Losses of all steps, and the weights, or their averages, after the last."""
     network = torch_network(recipe, dtype)
     with torch.no_grad():
         for parameter, value in zip(network.parameters(), weights):
             parameter.copy_(value)
     optimizer = torch_optimizer(recipe, network)
     schedule = torch_schedule(recipe, optimizer)
+    averaged = torch_average(recipe, network) if recipe.ema else None
     loss_of, losses = getattr(torch.nn.functional, recipe.loss), []
     for step in range(STEPS):
         optimizer.zero_grad()
         loss = loss_of(network(x.to(dtype)), target.to(dtype) if target.is_floating_point() else target)
         loss.backward()
         torch_step(recipe, step, network, optimizer, schedule)
+        if averaged:
+            averaged.update_parameters(network)
         losses.append(loss.item())
-    return losses, [p.detach().to(torch.float64) for p in network.parameters()]
+    return losses, [p.detach().to(torch.float64) for p in (averaged or network).parameters()]
 
 
 def tarn_network(recipe, weights):
@@ -212,7 +226,10 @@ def tarn_step(recipe, optimizer):
 def in_tarn(recipe, weights, x, target):
     dtype = tarn.TORCH[recipe.dtype]
     network = tarn_network(recipe, weights)
-    optimizer, losses = tarn_optimizer(recipe, network), []
+    optimizer, losses, ema = tarn_optimizer(recipe, network), [], None
+    if recipe.ema:
+        options = tarn.EmaOptions(recipe.ema)
+        ema = tarn.call("ema_new_sized", network, optimizer, ctypes.byref(options), ctypes.sizeof(options))
     for _ in range(STEPS):
         with tarn.scope():
             y = tarn.call("forward", network, tarn.tensor(x.to(dtype)))
@@ -221,8 +238,14 @@ def in_tarn(recipe, weights, x, target):
             losses.append(tarn.read(loss).item())
             tarn.backward(loss, None)
             tarn_step(recipe, optimizer)
+            if ema:
+                tarn.call("ema_update", ema)
+    if ema:
+        tarn.call("ema_apply", ema)
     count = tarn.call("module_parameter_count", network)
     trained = [tarn.read(tarn.call("module_parameter", network, i)).to(torch.float64) for i in range(count)]
+    if ema:
+        tarn.call("ema_free", ema)
     tarn.call("optimizer_free", optimizer)
     tarn.call("module_free", network)
     return losses, trained

@@ -102,6 +102,11 @@ static void modules(tarn_device cpu)
     sgd.lr = 0.1f;
     first = tarn_sgd(net, &sgd);
     CHECK(first);
+    tarn_ema_options average = {};
+    average.decay = 0.9;
+    tarn_ema *ema = tarn_ema_new(net, first, &average);
+    CHECK(ema && tarn_ema_update(ema));
+    tarn_ema_free(ema);
     tarn_optimizer_free(first);
     REFUSED(tarn_module_load(net, "no such file", NULL));
     tarn_module_free(net);

@@ -4,6 +4,7 @@
 #include <tarn/model.h>
 #include <tarn/parallel.h>
 #include <tarn/train.h>
+#include <unistd.h>
 
 #include "support/files.h"
 #include "support/reversal.h"
@@ -110,6 +111,7 @@ static tarn_train_options gpt2(const char *folder)
     o.micro_batch = 2;
     o.dropout = 0.1;
     o.eval_batches = 1;
+    o.ema = 0.6;
     return o;
 }
 
@@ -164,6 +166,7 @@ static tarn_train_options resnet(const char *folder)
 {
     tarn_train_options o = options_of("resnet20", image_data(), folder);
     o.augment = true;
+    o.ema = 0.6;
     return o;
 }
 
@@ -186,10 +189,13 @@ static tarn_train_options chat(const char *folder)
 
 static void assert_same_weights(const char *folder, const char *other, bool has_adapters)
 {
-    char own[1100];
+    char own[1100], average[1200];
     snprintf(own, sizeof(own), "%s", scratch(folder));
     assert_same_file(own, scratch(other), has_adapters ? "adapter_model.safetensors" : "model.safetensors");
     assert_same_file(own, scratch(other), "optimizer.safetensors");
+    snprintf(average, sizeof(average), "%s/ema.safetensors", own);
+    if (access(average, F_OK) == 0)
+        assert_same_file(own, scratch(other), "ema.safetensors");
 }
 
 static void checkpoints_are_bitwise_identical_for_any_number_of_ranks(void **state)

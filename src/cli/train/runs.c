@@ -41,18 +41,20 @@ static void print_json(const tarn_logged_run *r, void *ctx)
     tarn__json_int(&json, "best_step", r->best_step);
     tarn__json_real(&json, "best_loss", r->best_loss, 6);
     tarn__json_real(&json, "best_accuracy", r->best_accuracy, 6);
+    tarn__json_real(&json, "ema", r->ema, 9);
     tarn__json_end(&json);
 }
 
 /* ---- as a table -------------------------------------------------------------------------------------------------- */
 
 /* CELL_SIZE: bytes of a cell with its terminating 0; longer strings are truncated. */
-enum { COLUMNS = 12, CELL_SIZE = 64 };
+enum { COLUMNS = 13, CELL_SIZE = 64 };
 
 /* Columns of the table; numbers are aligned to the right. */
-static const char *const headings[COLUMNS] = {"date",         "model",   "data", "device",   "precision", "step",
-                                              "s/1000 steps", "s/epoch", "loss", "val loss", "end",       "folder"};
-static const bool is_right_aligned[COLUMNS] = {[5] = true, [6] = true, [7] = true, [8] = true, [9] = true};
+static const char *const headings[COLUMNS] = {"date", "model",        "data",    "device", "precision",
+                                              "step", "s/1000 steps", "s/epoch", "loss",   "val loss",
+                                              "ema",  "end",          "folder"};
+static const bool is_right_aligned[COLUMNS] = {[5] = true, [6] = true, [7] = true, [8] = true, [9] = true, [10] = true};
 
 typedef char cells[COLUMNS][CELL_SIZE];
 
@@ -106,8 +108,9 @@ static void add_row(const tarn_logged_run *r, void *ctx)
     number(r->seconds_per_epoch, 1, (*row)[7]);
     number(r->loss, 4, (*row)[8]);
     number(r->val_loss, 4, (*row)[9]);
-    snprintf((*row)[10], CELL_SIZE, "%s", r->end);
-    snprintf((*row)[11], CELL_SIZE, "%s", r->folder);
+    snprintf((*row)[10], CELL_SIZE, r->ema > 0 ? "%.9g" : "-", r->ema);
+    snprintf((*row)[11], CELL_SIZE, "%s", r->end);
+    snprintf((*row)[12], CELL_SIZE, "%s", r->folder);
 }
 
 static int max_int(int a, int b)

@@ -102,6 +102,12 @@ static void print_rate(FILE *to, const tarn_train_options *o)
                 o->lr_step ? "steps" : "epochs");
 }
 
+static void print_average(FILE *to, const tarn_train_options *o)
+{
+    if (o->ema > 0)
+        fprintf(to, "  ema         decay %.9g; evaluations and the best weights are of the averaged weights\n", o->ema);
+}
+
 /* The base model of a fine-tuned run, and its adapters. */
 static void print_base(FILE *to, const tarn_train_options *o)
 {
@@ -149,6 +155,7 @@ static void print_lines(FILE *to, const tarn_train_plan *p, bool is_auto)
     fprintf(to, "  parameters  %lld trained, %lld frozen\n", (long long)p->trained, (long long)p->frozen);
     tarn__print_memory(to, p);
     print_rate(to, o);
+    print_average(to, o);
     print_steps(to, p);
     fprintf(to, "  folder      %s\n", tarn__escaped(p->folder));
 }
@@ -228,6 +235,8 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
         tarn__json_string(&json, "base", p->options.base);
     if (p->options.lora)
         tarn__json_int(&json, "lora", p->options.lora);
+    if (p->options.ema > 0)
+        tarn__json_real(&json, "ema", p->options.ema, 9);
     tarn__json_int(&json, "weight_bytes", p->weight_bytes);
     tarn__json_int(&json, "gradient_bytes", p->gradient_bytes);
     tarn__json_int(&json, "state_bytes", p->state_bytes);

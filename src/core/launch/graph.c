@@ -70,7 +70,7 @@ const void *tarn__graph_live(size_t bytes, tarn__refresh_fn refresh, const void 
         tarn__raise(
             TARN_ERROR_UNSUPPORTED,
             "graph_capture: the step has more than %d changing values, the maximum (one per run of parameters that "
-            "an optimizer updates, one for random numbers)",
+            "an optimizer updates, one for an average, one for random numbers)",
             graph->live_count);
         return NULL;
     }

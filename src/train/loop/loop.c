@@ -248,13 +248,11 @@ static bool report_sample(tarn_trainer *t, const report_target *to)
     return good;
 }
 
-/* Evaluates on the val set, saves the best weights, reports, and keeps a numbered checkpoint. */
-static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
+/* Evaluates the weights in the model on the val set, saves them if they are the best, and reports. */
+static bool evaluate_weights(tarn_trainer *t, const report_target *to)
 {
     tarn__evaluation now = {0};
     bool is_first = tarn__ranks_is_first(&t->ranks);
-    tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
-    tarn__step_graph_release(t);
     if ((is_first && !t->task->evaluate(t, &now)) || !tarn__ranks_broadcast(t, &now, sizeof(now)))
         return false;
     if (!isfinite(now.loss))
@@ -279,8 +277,31 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
     report.mae = now.mae;
     report.r2 = now.r2;
     report.is_best = best;
-    bool good = send_report(t, &report, to) && report_sample(t, to) &&
-                (!is_first || !t->task->keep_checkpoint || t->task->keep_checkpoint(t));
+    return send_report(t, &report, to) && report_sample(t, to);
+}
+
+/* The model's own weights come back after a failure too, whose error is kept. */
+static bool restore_weights(tarn_trainer *t)
+{
+    tarn__error_record pending;
+    tarn__error_save(&pending);
+    bool good = tarn_ema_restore(t->ema);
+    tarn__error_restore(&pending);
+    return good;
+}
+
+/* An evaluation, of the averaged weights where the run has them, and a numbered checkpoint. Only rank 0 uses its
+ * weights. */
+static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
+{
+    bool is_first = tarn__ranks_is_first(&t->ranks), is_averaged = is_first && t->ema;
+    tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
+    tarn__step_graph_release(t);
+    if (is_averaged && !tarn_ema_apply(t->ema))
+        return false;
+    bool good = evaluate_weights(t, to);
+    good = (!is_averaged || restore_weights(t)) && good;
+    good = good && (!is_first || !t->task->keep_checkpoint || t->task->keep_checkpoint(t));
     count_time(t);
     return good;
 }

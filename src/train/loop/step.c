@@ -11,6 +11,7 @@ tarn__step_ctx tarn__step_ctx_of(tarn_trainer *t)
     return (tarn__step_ctx){.task = t->task,
                             .model = t->model,
                             .optimizer = t->optimizer,
+                            .ema = t->ema,
                             .device = t->device,
                             .micro_batches = micro_batches / ranks,
                             .all_micro_batches = micro_batches,
@@ -41,5 +42,6 @@ bool tarn__step_gradients(const tarn__step_ctx *step, tarn_tensor *const *batch,
 
 bool tarn__step(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics)
 {
-    return tarn__step_gradients(step, batch, metrics) && tarn_optimizer_step(step->optimizer);
+    return tarn__step_gradients(step, batch, metrics) && tarn_optimizer_step(step->optimizer) &&
+           (!step->ema || tarn_ema_update(step->ema));
 }

@@ -29,6 +29,7 @@ typedef struct tarn__step_ctx {
     const tarn__task *task;
     tarn_module *model;
     tarn_optimizer *optimizer;
+    tarn_ema *ema; /* NULL: none */
     tarn_device device;
     int micro_batches, fields;
     /* Of the whole step, whose mean the loss is; a part of a step, run for one virtual rank, has fewer micro-batches.
@@ -50,7 +51,7 @@ tarn__step_ctx tarn__step_ctx_of(tarn_trainer *trainer);
 /* Gradients of a step and their norm, clipped if asked for. */
 bool tarn__step_gradients(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics);
 
-/* A step: gradients of the batch, then the optimizer. Metrics belong to the open scope. */
+/* A step: gradients of the batch, then the optimizer and the average. Metrics belong to the open scope. */
 bool tarn__step(const tarn__step_ctx *step, tarn_tensor *const *batch, tarn__step_metrics *metrics);
 
 /* For tasks: marks the start of a phase. */

@@ -33,7 +33,8 @@ static bool write_all(const tarn__async_checkpoint *c)
 {
     bool good = tarn__memfiles_write(&c->files);
     for (int i = 0; good && i < TARN__CHECKPOINT_FILES; i++)
-        good = tarn__file_rename("trainer_run", c->renames.from[i].text, c->renames.to[i].text);
+        good = !c->renames.from[i].text[0] ||
+               tarn__file_rename("trainer_run", c->renames.from[i].text, c->renames.to[i].text);
     return good;
 }
 

@@ -6,9 +6,10 @@
 #include "base/os/files.h"
 #include "train/trainer.h"
 
-#define TARN__CHECKPOINT_FILES 3
+#define TARN__CHECKPOINT_FILES 4
 
-/* The renames that commit a checkpoint, in this order, once its files are written. */
+/* The renames that commit a checkpoint, in this order, once its files are written. A file that it lacks has an empty
+ * `from`. */
 typedef struct tarn__checkpoint_renames {
     tarn__path from[TARN__CHECKPOINT_FILES], to[TARN__CHECKPOINT_FILES];
 } tarn__checkpoint_renames;

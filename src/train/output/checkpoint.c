@@ -1,6 +1,7 @@
 /* checkpoint.c: saves and loads a checkpoint: everything that the next step depends on.
  *
- * A checkpoint is three files that change together: weights (or adapters), optimizer state, and trainer.json. New files
+ * A checkpoint is files that change together: weights (or adapters), optimizer state, the moving average of a run that
+ * has one, and trainer.json. New files
  * are written next to the old ones with the suffix ".next", trainer.json.next last, after the others are on disk: from
  * then on the new checkpoint is the valid one, and the files are renamed. A kill before that moment leaves the old
  * checkpoint; after it, the next start completes the renames. */
@@ -19,12 +20,13 @@
 #define MIN_FORMAT 1 /* without one */
 #define MAX_TUNING 100000
 
-enum { MODEL, OPTIMIZER, STATE, FILES = TARN__CHECKPOINT_FILES };
+enum { MODEL, OPTIMIZER, AVERAGE, STATE, FILES = TARN__CHECKPOINT_FILES };
 
 /* With LoRA only the adapters are in the checkpoint, under PEFT's name; the base model stays in its own folder. */
 static const char *name_of(const tarn_trainer *t, int which)
 {
-    static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "trainer.json"};
+    static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "ema.safetensors",
+                                        "trainer.json"};
     return which == MODEL && t->options.lora ? "adapter_model.safetensors" : names[which];
 }
 
@@ -255,7 +257,7 @@ static bool read_state(const char *function, tarn_trainer *t, const char *path)
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* Writes the three files with the suffix ".next". */
+/* Writes the files with the suffix ".next". */
 static bool write_next(tarn_trainer *t)
 {
     tarn__path path;
@@ -265,6 +267,7 @@ static bool write_next(tarn_trainer *t)
     next_of(t, MODEL, &path);
     return (t->options.lora ? tarn__adapters_save(t, path.text) : tarn_module_save(t->model, path.text)) &&
            tarn_optimizer_save(t->optimizer, next_of(t, OPTIMIZER, &path)) &&
+           (!t->ema || tarn_ema_save(t->ema, next_of(t, AVERAGE, &path))) &&
            write_state(t, &random, next_of(t, STATE, &path));
 }
 
@@ -281,19 +284,36 @@ bool tarn__checkpoint_snapshot(tarn_trainer *t, tarn__memfiles *files, tarn__che
     for (int i = 0; i < FILES; i++) {
         next_of(t, i, &renames->from[i]);
         path_of(t, i, &renames->to[i]);
+        if (i == AVERAGE && !t->ema)
+            renames->from[i].text[0] = 0;
     }
     return good;
 }
 
-/* The files belong together if trainer.json and the optimizer are at the same step. */
+/* The files belong together if trainer.json, the optimizer and the average are at the same step. */
 static bool check_same_step(const char *function, const tarn_trainer *t)
 {
-    int64_t steps = tarn_optimizer_steps(t->optimizer);
-    return steps == t->state.step ||
+    int64_t steps = tarn_optimizer_steps(t->optimizer), updates = t->ema ? tarn_ema_updates(t->ema) : steps;
+    int which = steps == t->state.step ? AVERAGE : OPTIMIZER;
+    return (steps == t->state.step && updates == steps) ||
            tarn__raise(TARN_ERROR_FORMAT,
                        "%s: '%s' is not a complete checkpoint: trainer.json is at step %" PRId64
-                       ", optimizer.safetensors at step %" PRId64,
-                       function, t->options.out, t->state.step, steps);
+                       ", %s at step %" PRId64,
+                       function, t->options.out, t->state.step, name_of(t, which), which == AVERAGE ? updates : steps);
+}
+
+/* A run never starts its average anew: that would give other weights than the uninterrupted run. */
+static bool load_average(const char *function, const tarn_trainer *t)
+{
+    tarn__path path;
+    if (!t->ema)
+        return true;
+    if (!tarn__path_exists(path_of(t, AVERAGE, &path)))
+        return tarn__raise(TARN_ERROR_IO,
+                           "%s: '%s' has no ema.safetensors with the averaged weights of its run (ema is %g); restore "
+                           "the file from a copy, or start a new run",
+                           function, t->options.out, t->options.ema);
+    return tarn_ema_load(t->ema, path.text);
 }
 
 /* Without trainer.json a run has not started, or the file is lost: then there are weights, which the first step would
@@ -327,6 +347,7 @@ bool tarn__checkpoint_load(const char *function, tarn_trainer *t)
     path_of(t, MODEL, &path);
     bool good =
         (t->options.lora ? tarn__adapters_load(function, t, path.text) : tarn_module_load(t->model, path.text, NULL)) &&
-        tarn_optimizer_load(t->optimizer, path_of(t, OPTIMIZER, &path)) && tarn_loader_seek(t->loader, t->state.loader);
+        tarn_optimizer_load(t->optimizer, path_of(t, OPTIMIZER, &path)) && load_average(function, t) &&
+        tarn_loader_seek(t->loader, t->state.loader);
     return good ? check_same_step(function, t) : tarn__raise_within(function);
 }

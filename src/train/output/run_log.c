@@ -56,7 +56,9 @@ static bool write_segment(const tarn_trainer *t, const tarn__run_segment *segmen
            tarn__json_file_set_real(d, "val_loss", t->last_val_loss) &&
            tarn__json_file_set_int(d, "best_step", p->best_step) &&
            tarn__json_file_set_real(d, "best_loss", p->best_step ? p->best_loss : NAN) &&
-           tarn__json_file_set_real(d, "best_accuracy", p->best_step && t->task->has_accuracy ? p->best_accuracy : NAN);
+           tarn__json_file_set_real(d, "best_accuracy",
+                                    p->best_step && t->task->has_accuracy ? p->best_accuracy : NAN) &&
+           tarn__json_file_set_real(d, "ema", t->options.ema);
 }
 
 /* The pending error of the run survives; a failure to log is a warning only. */
@@ -106,7 +108,8 @@ static bool read_numbers(const tarn__json_file *d, tarn_logged_run *r)
            tarn__json_file_real(d, "seconds_per_epoch", &r->seconds_per_epoch) &&
            tarn__json_file_real(d, "loss", &r->loss) && tarn__json_file_real(d, "val_loss", &r->val_loss) &&
            tarn__json_file_real(d, "best_loss", &r->best_loss) &&
-           tarn__json_file_real(d, "best_accuracy", &r->best_accuracy);
+           tarn__json_file_real(d, "best_accuracy", &r->best_accuracy) &&
+           (!tarn__json_file_has(d, "ema") || tarn__json_file_real(d, "ema", &r->ema)); /* not in earlier versions */
 }
 
 /* Strings of the run belong to the parsed line: valid during visit() only. */

@@ -146,11 +146,11 @@ static tarn__class_results *collect(const tarn_trainer *t)
     return NULL;
 }
 
-/* The best weights are put into the trainer's model, so that no memory is needed for a second one; the last ones come
- * back from the checkpoint. */
+/* The best weights, which are averages of a run that has them, are put into the trainer's model, so that no memory is
+ * needed for a second one; the last ones come back from the checkpoint. */
 bool tarn__class_results_collect(const tarn_trainer *t, tarn__class_results **results)
 {
-    bool is_best = t->state.best_step == t->state.step;
+    bool is_best = t->state.best_step == t->state.step && !t->ema;
     if (tarn_failed() || !tarn__async_checkpoint_wait(t->async_checkpoint))
         return false;
     if (is_best || load(t, "best.safetensors")) {

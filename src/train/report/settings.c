@@ -131,6 +131,8 @@ static void add_optimizer(tarn__report_settings *settings, const tarn_train_opti
         part(decay, "weight decay", o->weight_decay));
     if (o->clip_norm > 0)
         add(settings, "Gradient clipping", "norm %.6g", o->clip_norm);
+    if (o->ema > 0)
+        add(settings, "Averaged weights", "decay %.9g; evaluations and best weights", o->ema);
 }
 
 /* The learning rate schedule in words. */
