@@ -407,6 +407,23 @@ TARN_API tarn_tensor *tarn_avg_pool2d_sized(tarn_tensor *x, const tarn_pool2d_op
 /* Average of each channel of each image: [N, C, 1, 1]. */
 TARN_API tarn_tensor *tarn_global_avg_pool2d(tarn_tensor *x);
 
+/* How tarn_upsample() computes a pixel: from the one at its coordinate, or the four around it. */
+typedef enum tarn_upsample_mode { TARN_UPSAMPLE_NEAREST = 0, TARN_UPSAMPLE_BILINEAR } tarn_upsample_mode;
+
+/* Options of tarn_upsample(), rows before columns: a size or a scale is required. Bilinear with align_corners: the
+ * corners of both images coincide, not the edges of their pixels. */
+typedef struct tarn_upsample_options {
+    int64_t size[2]; /* of the result */
+    double scale[2]; /* factors of the size, which is rounded down; they need not be integers */
+    tarn_upsample_mode mode;
+    bool align_corners;
+} tarn_upsample_options;
+
+/* Images [N, C, H, W] of another size, larger or smaller, as torch.nn.functional.interpolate. `...` is a const
+ * tarn_upsample_options *. */
+TARN_API tarn_tensor *tarn_upsample_sized(tarn_tensor *x, const tarn_upsample_options *options, size_t options_size);
+#define tarn_upsample(x, ...) tarn_upsample_sized(x, __VA_ARGS__, sizeof(tarn_upsample_options))
+
 /* exp(x) divided by its sum along an axis; a row of -infinity gives NaN. */
 TARN_API tarn_tensor *tarn_softmax(tarn_tensor *x, int axis);
 /* Logarithm of the softmax, without loss of precision. */

@@ -279,6 +279,16 @@ static const tarn__case list[] = {
          {LIST("kernel", 3, 3), LIST("stride", 1, 1), LIST("padding", 1, 1), ON("exclude_padding")}),
     CASE("global_avg_pool2d", "images", {NORMAL(B, S, H, W)}),
     CASE("global_avg_pool2d", "channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)}),
+    CASE("upsample", "doubled", {NORMAL(B, S, H, W)}, {REAL("scale_rows", 2), REAL("scale_columns", 2)}),
+    CASE("upsample", "tripled rows, channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)}, {LIST("size", 3 * 5, 11)}),
+    CASE("upsample", "nearest, fractional", {NORMAL(B, S, H, W)},
+         {REAL("scale_rows", 1.7), REAL("scale_columns", 0.6)}),
+    CASE("upsample", "bilinear", {NORMAL(B, S, H, W)},
+         {REAL("scale_rows", 2), REAL("scale_columns", 2), INT("mode", TARN_UPSAMPLE_BILINEAR)}),
+    CASE("upsample", "bilinear, fractional, channels last", {CHANNELS_LAST(NORMAL, B, S, H, W)},
+         {REAL("scale_rows", 1.3), REAL("scale_columns", 2.4), INT("mode", TARN_UPSAMPLE_BILINEAR)}),
+    CASE("upsample", "bilinear, corners", {NORMAL(B, S, H, W)},
+         {LIST("size", 7, 3), INT("mode", TARN_UPSAMPLE_BILINEAR), ON("align_corners")}),
 #define ALONG(name) \
     CASE(name, "last", {NORMAL(R, C)}, {INT("axis", -1)}, .bench = name, .backward = 3), \
         CASE(name, "first", {NORMAL(R, C)}, {INT("axis", 0)}), \

@@ -128,6 +128,9 @@ bool tarn__check_image(const char *function, const tarn_tensor *x, const char *r
 /* Raises unless both values are from `low` to TARN__IMAGE_LIMIT. `word` names the option. */
 bool tarn__check_pair(const char *function, const char *word, const int64_t *value, int64_t low);
 
+/* Raises unless the options of an upsampling are valid for some image. */
+bool tarn__upsample_check(const char *function, const tarn_upsample_options *options);
+
 /* An attribute of two values, or of one for both axes. False with an error for any other count. */
 bool tarn__attribute_pair(const tarn__invocation *v, const char *name, int64_t default_value, int64_t *pair);
 

@@ -109,6 +109,34 @@ static void sequences(void **state)
     ACCEPT(tarn_conv1d(x, w, b, NULL));
 }
 
+#define UPSAMPLE(...) REFUSE(tarn_upsample_sized, tarn_upsample(x, &(tarn_upsample_options){__VA_ARGS__}))
+
+static void upsampling(void **state)
+{
+    (void)state;
+    tarn_tensor *x = ones(TARN_SHAPE(2, 4, 6, 5), TARN_F32);
+    REFUSE(tarn_upsample_sized, tarn_upsample(NULL, &(tarn_upsample_options){.size = {2, 2}}));
+    REFUSE(tarn_upsample_sized, tarn_upsample(x, NULL));
+    REFUSE(tarn_upsample_sized,
+           tarn_upsample(tarn_reshape(x, TARN_SHAPE(8, 6, 5)), &(tarn_upsample_options){.size = {2, 2}}));
+    REFUSE(tarn_upsample_sized, tarn_upsample(tarn_cast(x, TARN_I32), &(tarn_upsample_options){.size = {2, 2}}));
+    UPSAMPLE(.mode = TARN_UPSAMPLE_BILINEAR);
+    UPSAMPLE(.size = {2, 0});
+    UPSAMPLE(.size = {-1, 2});
+    UPSAMPLE(.size = {2, HUGE_SIZE});
+    UPSAMPLE(.size = {2, 2}, .scale = {2, 2});
+    UPSAMPLE(.scale = {2, 0});
+    UPSAMPLE(.scale = {2, -1});
+    UPSAMPLE(.scale = {2, NAN});
+    UPSAMPLE(.scale = {2, INFINITY});
+    UPSAMPLE(.scale = {2, 0.1}); /* no column is left */
+    UPSAMPLE(.scale = {2, 1e12});
+    UPSAMPLE(.size = {2, 2}, .mode = (tarn_upsample_mode)2);
+    UPSAMPLE(.size = {2, 2}, .align_corners = true);
+    ACCEPT(tarn_upsample(x, &(tarn_upsample_options){.size = {1, 1}}));
+    ACCEPT(tarn_upsample(ones(TARN_SHAPE(0, 4, 6, 5), TARN_F32), &(tarn_upsample_options){.scale = {2, 1.5}}));
+}
+
 #define POOL(...) \
     REFUSE(tarn_max_pool2d_sized, tarn_max_pool2d(x, &(tarn_pool2d_options){__VA_ARGS__})); \
     REFUSE(tarn_avg_pool2d_sized, tarn_avg_pool2d(x, &(tarn_pool2d_options){__VA_ARGS__}))
@@ -155,6 +183,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(convolution, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(transposed_convolution, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(sequences, open_refusals, close_refusals),
+        cmocka_unit_test_setup_teardown(upsampling, open_refusals, close_refusals),
         cmocka_unit_test_setup_teardown(pooling, open_refusals, close_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,7 +163,7 @@ static void assert_same_state(tarn_module *a, tarn_module *b)
     assert_memory_equal(tarn_data(x), tarn_data(y), (size_t)tarn_bytes(x));
 }
 
-/* Applied averages do not get into the master weights: a step after an evaluation is bitwise identical to one without. */
+/* Applied averages do not get into the master weights: steps after an evaluation are bitwise identical. */
 static void a_resumed_average_is_bitwise_identical(void **state)
 {
     (void)state;

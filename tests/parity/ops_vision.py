@@ -253,5 +253,34 @@ def global_cases(op, rng, generator, count):
                            dtype=dtype, sizes=sizes)
 
 
+# ---- upsampling
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def upsample_options(rng):
+    """tarn's attributes and torch's arguments."""
+    if rng.random() < 0.5:
+        size = [rng.randint(1, 25), rng.randint(1, 25)]
+        ours, theirs = {"size": size}, {"size": size}
+    else:
+        scale = [rng.choice([1.0, 2.0, 3.0, 4.0, rng.uniform(1, 3)]) for _ in range(2)]
+        ours, theirs = {"scale_rows": scale[0], "scale_columns": scale[1]}, {"scale_factor": scale}
+    mode = rng.randint(0, 1)
+    corners = mode == 1 and rng.random() < 0.5
+    return {**ours, "mode": mode, "align_corners": corners}, {
+        **theirs, "mode": ("nearest", "bilinear")[mode], **({"align_corners": corners} if mode else {})}
+
+
+def upsample_cases(op, rng, generator, count):
+    for dtype in FLOATS:
+        for _ in range(20 + 2 * count):
+            shape = (rng.randint(1, 3), *(rng.randint(1, 12) for _ in range(3)))
+            options, arguments = upsample_options(rng)
+            reference = lambda x, arguments=arguments: F.interpolate(x, **arguments)
+            yield Case(op, [Input(random_values(shape, dtype, generator), rng.choice(LAYOUTS_OF_IMAGES))], reference,
+                       options, kind="sum", dtype=dtype, sizes=by_squares(reference))
+
+
 OPS = {"conv2d": conv2d_cases, "conv_transpose2d": more_convolution_cases, "conv1d": more_convolution_cases,
-       "max_pool2d": pool_cases, "avg_pool2d": pool_cases, "global_avg_pool2d": global_cases}
+       "max_pool2d": pool_cases, "avg_pool2d": pool_cases, "global_avg_pool2d": global_cases,
+       "upsample": upsample_cases}

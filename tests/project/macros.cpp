@@ -118,6 +118,9 @@ static void modules(tarn_device cpu)
     upwards.kernel[0] = upwards.kernel[1] = 2;
     tarn_conv1d_layer_options narrow = {};
     narrow.kernel = 3;
+    tarn_upsample_options twice = {};
+    twice.scale[0] = twice.scale[1] = 2;
+    CHECK(tarn_upsample(tarn_ones(TARN_SHAPE(1, 2, 3, 3), TARN_F32, cpu), &twice));
     tarn_module *all[] = {tarn_linear_with(2, 3, cpu, NULL),
                           tarn_embedding_layer_with(5, 4, cpu, NULL),
                           tarn_layernorm_layer_with(4, cpu, NULL),
