@@ -158,6 +158,12 @@ TARN_API tarn_module *tarn_global_avg_pool2d_layer(void);
 #define tarn_max_pool2d_layer(...) tarn_max_pool2d_layer_sized(__VA_ARGS__, sizeof(tarn_pool2d_options))
 #define tarn_avg_pool2d_layer(...) tarn_avg_pool2d_layer_sized(__VA_ARGS__, sizeof(tarn_pool2d_options))
 
+/* tarn_upsample() as a layer, as torch's Upsample. `...` is a const tarn_upsample_options *. The caller owns the
+ * module.
+ */
+TARN_API tarn_module *tarn_upsample_layer_sized(const tarn_upsample_options *options, size_t options_size);
+#define tarn_upsample_layer(...) tarn_upsample_layer_sized(__VA_ARGS__, sizeof(tarn_upsample_options))
+
 /* tarn_groupnorm() as a layer: `groups` groups of neighbouring channels. Parameters "weight" [channels], ones, and
  * "bias" [channels], zeros; f32. The caller owns the module. */
 TARN_API tarn_module *tarn_groupnorm_layer(int64_t groups, int64_t channels, tarn_device device);
@@ -205,6 +211,45 @@ TARN_API tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device 
                                                   const tarn_batchnorm2d_options *options, size_t options_size);
 #define tarn_batchnorm2d_with(channels, device, ...) \
     tarn_batchnorm2d_with_sized(channels, device, __VA_ARGS__, sizeof(tarn_batchnorm2d_options))
+
+/* LSTM and GRU over sequences, as torch's: from `in` features to `hidden` ones, one layer. x is [T, B, in], the result
+ * [T, B, hidden]: the hidden state of each step, from a state of zeros; tarn_recurrent_forward() takes and gives
+ * states. All sequences of a batch have the same length. Parameters "weight_ih_l0" [gates · hidden, in], "weight_hh_l0"
+ * [gates · hidden, hidden], "bias_ih_l0" and "bias_hh_l0" [gates · hidden], then those of "_l0_reverse", "_l1" …; f32,
+ * uniform in ±1/sqrt(hidden); 4 gates of an LSTM, 3 of a GRU. The caller owns the module. */
+TARN_API tarn_module *tarn_lstm_layer(int64_t in, int64_t hidden, tarn_device device);
+TARN_API tarn_module *tarn_gru_layer(int64_t in, int64_t hidden, tarn_device device);
+
+/* Options of recurrent layers; zero is every field's default. */
+typedef struct tarn_recurrent_options {
+    int64_t layers;     /* 0: 1; a layer takes the result of the one before */
+    bool bidirectional; /* a second direction from the last step back; results are [T, B, 2 · hidden] */
+    bool batch_first;   /* x and result are [B, T, features]; states are not */
+    bool no_bias;
+    double dropout;   /* of the result of each layer but the last, in training mode */
+    tarn_dtype dtype; /* of the parameters; default f32 */
+} tarn_recurrent_options;
+
+/* The same with options. `...` is a const tarn_recurrent_options *, or NULL. */
+TARN_API tarn_module *tarn_lstm_layer_with_sized(int64_t in, int64_t hidden, tarn_device device,
+                                                 const tarn_recurrent_options *options, size_t options_size);
+TARN_API tarn_module *tarn_gru_layer_with_sized(int64_t in, int64_t hidden, tarn_device device,
+                                                const tarn_recurrent_options *options, size_t options_size);
+#define tarn_lstm_layer_with(in, hidden, device, ...) \
+    tarn_lstm_layer_with_sized(in, hidden, device, __VA_ARGS__, sizeof(tarn_recurrent_options))
+#define tarn_gru_layer_with(in, hidden, device, ...) \
+    tarn_gru_layer_with_sized(in, hidden, device, __VA_ARGS__, sizeof(tarn_recurrent_options))
+
+/* State of a recurrent layer, [layers · directions, B, hidden]. */
+typedef struct tarn_recurrent_state {
+    tarn_tensor *h; /* hidden */
+    tarn_tensor *c; /* cell; of an LSTM */
+} tarn_recurrent_state;
+
+/* tarn_forward() of an LSTM or a GRU from the state `first`, a NULL member or pointer being zeros; the state after the
+ * last step goes to `last`, which may be NULL. Gradients flow through both. Results belong to the open scope. */
+TARN_API tarn_tensor *tarn_recurrent_forward(tarn_module *module, tarn_tensor *x, const tarn_recurrent_state *first,
+                                             tarn_recurrent_state *last);
 
 /* body(x) + shortcut(x); without a shortcut (NULL), + x. Takes ownership of both, on failure too. Parameters are
  * named "body.…" and "shortcut.…". The caller owns the module. */

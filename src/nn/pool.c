@@ -1,7 +1,9 @@
-/* pool.c: pooling layers over images (N, C, H, W). They have no parameters; ctx is a copy of the options. */
+/* pool.c: layers that change the size of images (N, C, H, W): pooling and upsampling. They have no parameters; ctx is a
+ * copy of the options. */
 #include <string.h>
 
 #include "nn/module.h"
+#include "ops/op.h"
 
 /* Forward functions; the module has no state. */
 static tarn_tensor *max_forward(tarn_module *module, tarn_tensor *x, void *ctx)
@@ -21,6 +23,12 @@ static tarn_tensor *global_avg_forward(tarn_module *module, tarn_tensor *x, void
 {
     (void)module, (void)ctx;
     return tarn_global_avg_pool2d(x);
+}
+
+static tarn_tensor *upsample_forward(tarn_module *module, tarn_tensor *x, void *ctx)
+{
+    (void)module;
+    return tarn_upsample(x, (const tarn_upsample_options *)ctx);
 }
 
 /* Checks what can be checked without an image; the operation checks the rest. */
@@ -58,4 +66,14 @@ tarn_module *tarn_avg_pool2d_layer_sized(const tarn_pool2d_options *options, siz
 tarn_module *tarn_global_avg_pool2d_layer(void)
 {
     return tarn__module_new("global_avg_pool2d_layer", "global_avg_pool2d", global_avg_forward, NULL, NULL);
+}
+
+tarn_module *tarn_upsample_layer_sized(const tarn_upsample_options *options, size_t options_size)
+{
+    tarn_upsample_options chosen = {.size = {0}};
+    if (options)
+        memcpy(&chosen, options, options_size < sizeof(chosen) ? options_size : sizeof(chosen));
+    return !tarn_failed() && tarn__upsample_check("upsample_layer", &chosen)
+               ? tarn__module_new_with("upsample_layer", "upsample", upsample_forward, &chosen, sizeof(chosen))
+               : NULL;
 }

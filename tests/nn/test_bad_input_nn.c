@@ -58,7 +58,21 @@ static void layers(void **state)
     REFUSE(tarn_avg_pool2d_layer_sized, tarn_avg_pool2d_layer(NULL));
     REFUSE(tarn_avg_pool2d_layer_sized,
            tarn_avg_pool2d_layer(&(tarn_pool2d_options){.kernel = {2, 2}, .padding = {0, -1}}));
+    REFUSE(tarn_upsample_layer_sized, tarn_upsample_layer(NULL));
+    REFUSE(tarn_upsample_layer_sized, tarn_upsample_layer(&(tarn_upsample_options){.size = {2, 2}, .scale = {2, 2}}));
+    const tarn_recurrent_options dropped = {.dropout = 0.5}, negative = {.layers = -1}, whole = {.dtype = TARN_I32};
+    REFUSE(tarn_lstm_layer, tarn_lstm_layer(0, 2, CPU));
+    REFUSE(tarn_lstm_layer, tarn_lstm_layer(2, 2, nowhere));
+    REFUSE(tarn_lstm_layer, tarn_lstm_layer_with(2, -1, CPU, NULL));
+    REFUSE(tarn_lstm_layer, tarn_lstm_layer_with(2, 2, CPU, &dropped));
+    REFUSE(tarn_lstm_layer, tarn_lstm_layer_with_sized(2, 2, CPU, &negative, sizeof(negative)));
+    REFUSE(tarn_gru_layer, tarn_gru_layer(2, 0, CPU));
+    REFUSE(tarn_gru_layer, tarn_gru_layer_with(2, 2, CPU, &whole));
+    REFUSE(tarn_gru_layer, tarn_gru_layer_with(2, 2, CPU, &(tarn_recurrent_options){.layers = 2, .dropout = NAN}));
+    REFUSE(tarn_gru_layer, tarn_gru_layer_with_sized(2, 2, CPU, &negative, sizeof(negative)));
+    REFUSE(tarn_recurrent_forward, tarn_recurrent_forward(NULL, vector(1, 2), NULL, NULL));
     tarn_module *pool = tarn_global_avg_pool2d_layer();
+    REFUSE(tarn_recurrent_forward, tarn_recurrent_forward(pool, vector(1, 2), NULL, NULL));
     REFUSE(tarn_global_avg_pool2d, tarn_forward(pool, vector(1, 2)));
     tarn_module_free(pool);
     REFUSE(tarn_instancenorm_layer, tarn_instancenorm_layer(0, CPU));

@@ -190,6 +190,39 @@ static void convolution_and_pooling_are_their_operations(void **state)
     tarn_module_free(with);
 }
 
+static tarn_tensor *to_upsample, *upsampled;
+
+static bool upsample_step(void *ctx)
+{
+    (void)ctx;
+    return tarn_copy(upsampled, tarn_upsample(to_upsample, &(tarn_upsample_options){.size = {7, 9}, .mode = 1}));
+}
+
+/* Also in a captured step: indices and weights are computed on the device. Channels-last images stay so. */
+static void upsampling_is_its_operation(void **state)
+{
+    (void)state;
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 3, 4, 6), 0, 1, TARN_F32, CPU));
+    tarn_upsample_options twice = {.scale = {2, 2}}, other = {.size = {7, 9}, .mode = TARN_UPSAMPLE_BILINEAR};
+    tarn_module *layer = tarn_upsample_layer(&twice);
+    tarn_tensor *y = good(tarn_forward(layer, x)), *bilinear = good(tarn_upsample(x, &other));
+    assert_shape(y, 2, 3, 8, 12);
+    for (int i = 0; i < 4; i++)
+        assert_close(tarn_stride(tarn_slice(tarn_slice(y, 2, i / 2, 8), 3, i % 2, 12), TARN_SHAPE(1, 1, 2, 2)), x, 0);
+    tarn_tensor *last = tarn_permute(tarn_contiguous(tarn_permute(x, TARN_AXES(0, 2, 3, 1))), TARN_AXES(0, 3, 1, 2));
+    tarn_tensor *result = good(tarn_upsample(last, &other));
+    assert_true(tarn_is_contiguous(tarn_permute(result, TARN_AXES(0, 2, 3, 1))));
+    assert_close(result, bilinear, 1e-6);
+    tarn_device device = tarn_device_parse("mirror:0");
+    to_upsample = good(tarn_to(x, device));
+    upsampled = good(tarn_zeros(TARN_SHAPE(2, 3, 7, 9), TARN_F32, device));
+    tarn_graph *graph = tarn_graph_capture(device, upsample_step, NULL);
+    assert_true(graph && tarn_graph_run(graph));
+    assert_close(tarn_to(upsampled, CPU), bilinear, 1e-6);
+    tarn_graph_free(graph);
+    tarn_module_free(layer);
+}
+
 static tarn_module *image_network(void)
 {
     tarn_conv2d_layer_options three = {.kernel = {3, 3}, .padding = {1, 1}, .no_bias = true};
@@ -422,6 +455,7 @@ int main(void)
         in_scope(convolution_and_pooling_are_their_operations),
         in_scope(transposed_and_one_dimensional_convolutions_are_their_operations),
         in_scope(instance_norm_is_a_group_per_channel),
+        in_scope(upsampling_is_its_operation),
         in_scope(a_convolutional_network_learns_on_a_device_without_a_transfer),
         in_scope(a_batchnorm_tracks_its_batches_in_training_mode_only),
         in_scope(buffers_are_named_counted_and_not_trained),

@@ -82,6 +82,30 @@ def instancenorm(channels, dtype, **fields):
                      *options(tarn.InstancenormOptions, dtype=dtype, **fields))
 
 
+class LSTM(nn.LSTM):
+    """As in tarn, a forward gives the hidden states of all steps alone."""
+    def forward(self, x, state=None):
+        y, self.last = super().forward(x, state)
+        return y
+
+
+class GRU(nn.GRU):
+    def forward(self, x, state=None):
+        y, self.last = super().forward(x, state)
+        return y
+
+
+def recurrent(kind, inside, hidden, dtype, **fields):
+    return tarn.call(f"{kind}_layer_with_sized", inside, hidden, tarn.device(),
+                     *options(tarn.RecurrentOptions, dtype=dtype, **fields))
+
+
+def upsample(**fields):
+    pairs = {name: (c.c_double * 2)(*value) if name == "scale" else pair(*value) if name == "size" else value
+             for name, value in fields.items()}
+    return tarn.call("upsample_layer_sized", *options(tarn.UpsampleOptions, **pairs))
+
+
 def pool2d(kind, kernel, stride=(0, 0), padding=(0, 0), **fields):
     return tarn.call(
         f"{kind}_pool2d_layer_sized",
@@ -202,6 +226,25 @@ LAYERS.update({
     "instancenorm with parameters": Layer(lambda d: nn.InstanceNorm1d(5, eps=0.01, affine=True, dtype=d),
                                           lambda d: instancenorm(5, d, affine=True, epsilon=0.01), rows(3, 5, 14)),
 })
+LAYERS.update({
+    "upsample": Layer(lambda d: nn.Upsample(scale_factor=2), lambda d: upsample(scale=(2, 2)), rows(2, 3, 5, 4)),
+    "upsample bilinear": Layer(lambda d: nn.Upsample((9, 3), mode="bilinear", align_corners=True),
+                               lambda d: upsample(size=(9, 3), mode=1, align_corners=True), rows(2, 3, 5, 4)),
+    "lstm": Layer(lambda d: LSTM(5, 7, dtype=d), lambda d: recurrent("lstm", 5, 7, d), rows(6, 3, 5), terms=40),
+    "lstm of two layers and directions": Layer(
+        lambda d: LSTM(4, 6, 2, batch_first=True, bidirectional=True, dtype=d),
+        lambda d: recurrent("lstm", 4, 6, d, layers=2, batch_first=True, bidirectional=True), rows(3, 5, 4), terms=60),
+    "lstm without bias": Layer(lambda d: LSTM(4, 6, 3, bias=False, dropout=0.5, dtype=d),
+                               lambda d: recurrent("lstm", 4, 6, d, layers=3, no_bias=True, dropout=0.5),
+                               rows(4, 2, 4), (False, ), terms=60),
+    "gru": Layer(lambda d: GRU(5, 7, dtype=d), lambda d: recurrent("gru", 5, 7, d), rows(6, 3, 5), terms=40),
+    "gru of two layers and directions": Layer(
+        lambda d: GRU(4, 6, 2, bidirectional=True, dtype=d),
+        lambda d: recurrent("gru", 4, 6, d, layers=2, bidirectional=True), rows(5, 3, 4), terms=60),
+    "gru without bias": Layer(lambda d: GRU(4, 6, bias=False, batch_first=True, dtype=d),
+                              lambda d: recurrent("gru", 4, 6, d, no_bias=True, batch_first=True), rows(1, 8, 4),
+                              terms=60),
+})
 LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i=i: activation(i), rows(6, 7))
                for i, make in enumerate(ACTIVATIONS)})
 
@@ -212,6 +255,9 @@ INITIAL = {
     "conv_transpose2d": Layer(lambda d: nn.ConvTranspose2d(32, 64, (3, 5), groups=2),
                               lambda d: conv_transpose2d(32, 64, (3, 5), d, groups=2), None),
     "conv1d": Layer(lambda d: nn.Conv1d(64, 96, 5), lambda d: conv1d(64, 96, 5, d), None),
+    "lstm": Layer(lambda d: nn.LSTM(40, 60, 2, bidirectional=True),
+                  lambda d: recurrent("lstm", 40, 60, d, layers=2, bidirectional=True), None),
+    "gru": Layer(lambda d: nn.GRU(40, 60, 2), lambda d: recurrent("gru", 40, 60, d, layers=2), None),
     "groupnorm": Layer(lambda d: nn.GroupNorm(4, 100), lambda d: groupnorm(4, 100, d), None),
     "batchnorm2d": Layer(lambda d: nn.BatchNorm2d(100), lambda d: batchnorm(100, d), None),
     "layernorm": Layer(lambda d: nn.LayerNorm(100), lambda d: norm("layernorm", 100, d), None),
@@ -305,6 +351,49 @@ def check_values(layer, dtype, training, folder):
         tarn.call("module_free", module)
 
 
+def states_in_torch(network, values, upstreams):
+    leaves = [v.to(torch.float64).requires_grad_() for v in values]
+    x, *state = leaves
+    y = network.to(torch.float64)(x, tuple(state) if len(state) == 2 else state[0])
+    results = [y, *(network.last if len(state) == 2 else [network.last])]
+    sum((r * u.to(torch.float64)).sum() for r, u in zip(results, upstreams)).backward()
+    return [r.detach() for r in results], [leaf.grad for leaf in leaves]
+
+
+def states_in_tarn(module, values, upstreams):
+    with tarn.scope():
+        leaves = [tarn.tensor(v) for v in values]
+        for leaf in leaves:
+            tarn.call("requires_grad", leaf, True)
+        first, last = tarn.RecurrentState(*leaves[1:]), tarn.RecurrentState()
+        y = tarn.call("recurrent_forward", module, leaves[0], c.byref(first), c.byref(last))
+        handles = [y, last.h, last.c][:len(leaves)]
+        results = [tarn.read(handle) for handle in handles]
+        losses = [tarn.apply("sum", tarn.apply("mul", [handle, tarn.tensor(upstream)], {}, 1), {}, 1)[0]
+                  for handle, upstream in zip(handles, upstreams)]
+        for loss in losses[1:]:
+            losses[0], = tarn.apply("add", [losses[0], loss], {}, 1)
+        tarn.backward(losses[0], None)
+        return results, [tarn.gradient(leaf) for leaf in leaves]
+
+
+def check_states(kind, network, module, dtype, folder):
+    """From a state and to one: values, and gradients through both."""
+    float_type, states = tarn.TORCH[dtype], 2 if kind == "lstm" else 1
+    try:
+        wrong = exchange(randomized(network), module, folder)
+        if wrong:
+            return [compare.Verdict(False, text=wrong)]
+        values = [torch.randn(s, dtype=float_type) for s in [(5, 3, 4)] + states * [(4, 3, 6)]]
+        upstreams = [torch.randn(s, dtype=float_type) for s in [(5, 3, 12)] + states * [(4, 3, 6)]]
+        ours, theirs = states_in_tarn(module, values, upstreams), states_in_torch(network, values, upstreams)
+        return [compare.summed(a, b, dtype, label=f"{what} {i}", terms=60)
+                for what, ones, others in zip(("result", "gradient"), ours, theirs)
+                for i, (a, b) in enumerate(zip(ones, others, strict=True))]
+    finally:
+        tarn.call("module_free", module)
+
+
 def check_initial(layer):
     """The first weights: names, shapes, range, mean and deviation."""
     module, verdicts = layer.ours(0), []
@@ -341,5 +430,10 @@ def run(seed):
                 for training in layer.training:
                     yield f"{name} {dtype} {'training' if training else 'evaluating'}", dtype, check_values(
                         layer, dtype, training, folder)
+        for kind, theirs in (("lstm", LSTM), ("gru", GRU)):
+            for dtype in ("f64", "f32"):
+                network = theirs(4, 6, 2, bidirectional=True, dtype=tarn.TORCH[dtype])
+                module = recurrent(kind, 4, 6, tarn.DTYPES.index(dtype), layers=2, bidirectional=True)
+                yield f"{kind} states {dtype}", dtype, check_states(kind, network, module, dtype, folder)
     for name, layer in INITIAL.items():
         yield f"{name} at first", "f32", check_initial(layer)

@@ -95,6 +95,19 @@ class Pool2dOptions(c.Structure):
                 ("dilation", c.c_int64 * 2), ("ceil_mode", c.c_bool), ("exclude_padding", c.c_bool)]
 
 
+class UpsampleOptions(c.Structure):
+    _fields_ = [("size", c.c_int64 * 2), ("scale", c.c_double * 2), ("mode", c.c_int), ("align_corners", c.c_bool)]
+
+
+class RecurrentOptions(c.Structure):
+    _fields_ = [("layers", c.c_int64), ("bidirectional", c.c_bool), ("batch_first", c.c_bool), ("no_bias", c.c_bool),
+                ("dropout", c.c_double), ("dtype", c.c_int)]
+
+
+class RecurrentState(c.Structure):
+    _fields_ = [("h", c.c_void_p), ("c", c.c_void_p)]
+
+
 class Batchnorm2dOptions(c.Structure):
     _fields_ = [("momentum", c.c_double), ("epsilon", c.c_double), ("no_affine", c.c_bool), ("no_tracking", c.c_bool),
                 ("dtype", c.c_int)]
@@ -267,6 +280,10 @@ FUNCTIONS = {
         c.c_int64, c.c_int64, Device, c.POINTER(ConvTranspose2dOptions), c.c_size_t]),
     "conv1d_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(Conv1dOptions), c.c_size_t]),
     "instancenorm_layer_with_sized": (POINTER, [c.c_int64, Device, c.POINTER(InstancenormOptions), c.c_size_t]),
+    "upsample_layer_sized": (POINTER, [c.POINTER(UpsampleOptions), c.c_size_t]),
+    "lstm_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(RecurrentOptions), c.c_size_t]),
+    "gru_layer_with_sized": (POINTER, [c.c_int64, c.c_int64, Device, c.POINTER(RecurrentOptions), c.c_size_t]),
+    "recurrent_forward": (POINTER, [POINTER, POINTER, c.POINTER(RecurrentState), c.POINTER(RecurrentState)]),
     "rope_sized": (POINTER, [POINTER, POINTER, POINTER, c.c_size_t]),
     "max_pool2d_layer_sized": (POINTER, [c.POINTER(Pool2dOptions), c.c_size_t]), "avg_pool2d_layer_sized": (POINTER, [
         c.POINTER(Pool2dOptions),

@@ -121,7 +121,10 @@ static void modules(tarn_device cpu)
     tarn_upsample_options twice = {};
     twice.scale[0] = twice.scale[1] = 2;
     CHECK(tarn_upsample(tarn_ones(TARN_SHAPE(1, 2, 3, 3), TARN_F32, cpu), &twice));
-    tarn_module *all[] = {tarn_linear_with(2, 3, cpu, NULL),
+    tarn_module *all[] = {tarn_upsample_layer(&twice),
+                          tarn_lstm_layer_with(2, 3, cpu, NULL),
+                          tarn_gru_layer_with(2, 3, cpu, NULL),
+                          tarn_linear_with(2, 3, cpu, NULL),
                           tarn_embedding_layer_with(5, 4, cpu, NULL),
                           tarn_layernorm_layer_with(4, cpu, NULL),
                           tarn_rmsnorm_layer_with(4, cpu, NULL),
