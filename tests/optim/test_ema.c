@@ -276,12 +276,9 @@ static void a_module_that_was_moved_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(the_average_is_that_of_the_formula),
-        in_scope(the_average_of_16_bit_parameters_is_in_f32),
-        in_scope(restoring_is_bitwise_identical),
-        in_scope(a_resumed_average_is_bitwise_identical),
-        in_scope(a_file_of_another_module_changes_nothing),
-        in_scope(applied_averages_are_not_trained),
+        in_scope(the_average_is_that_of_the_formula),       in_scope(the_average_of_16_bit_parameters_is_in_f32),
+        in_scope(restoring_is_bitwise_identical),           in_scope(a_resumed_average_is_bitwise_identical),
+        in_scope(a_file_of_another_module_changes_nothing), in_scope(applied_averages_are_not_trained),
         in_scope(a_module_that_was_moved_is_an_error),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
