@@ -1,4 +1,9 @@
-/* arena.c: memory of programs, contexts and renderings; errors; limits. */
+/* arena.c: memory of programs, contexts and renderings; errors; limits.
+ *
+ * An arena is a list of chunks, the newest first; memory is cut off the newest only, and nothing is freed singly: a
+ * list or string that grows leaves its old memory behind until the arena goes. Growth by doubling keeps that waste
+ * below the final size. No function here returns after a failure: all of them jump to the arena's escape, which the
+ * entry points set. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +12,10 @@
 #include "base/memory.h"
 #include "text/jinja/value.h"
 
+/* Requests above this size get a chunk of their own. It becomes the newest, so the rest of the chunk before it is
+ * lost. */
 #define CHUNK_BYTES ((size_t)1 << 15)
+/* Enough for any member of a value: pointers, int64_t and double. */
 #define ALIGNMENT 16
 
 struct tarn__jinja_chunk {
@@ -20,6 +28,8 @@ static size_t round_up(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
+/* The arena's limit is reached. A context has no run to name a line with; tarn__raise() keeps the first error, so the
+ * second call does nothing if there was a run. */
 static _Noreturn void fail_memory(const tarn__jinja_arena *arena)
 {
     const tarn__jinja_run *r = arena->run;
@@ -30,6 +40,7 @@ static _Noreturn void fail_memory(const tarn__jinja_arena *arena)
     longjmp(*arena->escape, 1);
 }
 
+/* The newest chunk, with at least `bytes` free. tarn__alloc() returns zeros and has raised the error when it fails. */
 static tarn__jinja_chunk *chunk_new(tarn__jinja_arena *arena, size_t bytes)
 {
     size_t head = round_up(sizeof(tarn__jinja_chunk)), size = bytes + head > CHUNK_BYTES ? bytes + head : CHUNK_BYTES;
@@ -45,6 +56,7 @@ static tarn__jinja_chunk *chunk_new(tarn__jinja_arena *arena, size_t bytes)
 
 void *tarn__jinja_alloc(tarn__jinja_arena *arena, size_t count, size_t size)
 {
+    /* Before the product is formed, which could overflow. A product within the limit cannot. */
     if (count > arena->max_bytes / (size ? size : 1))
         fail_memory(arena);
     size_t bytes = round_up(count * size);
@@ -56,6 +68,7 @@ void *tarn__jinja_alloc(tarn__jinja_arena *arena, size_t count, size_t size)
     return memory;
 }
 
+/* Leaves an empty arena that can be used again. The escape stays as it was. */
 void tarn__jinja_arena_free(tarn__jinja_arena *arena)
 {
     for (tarn__jinja_chunk *next; arena->chunks; arena->chunks = next) {
@@ -65,6 +78,7 @@ void tarn__jinja_arena_free(tarn__jinja_arena *arena)
     arena->bytes = 0;
 }
 
+/* An empty function is for callers that put a name before the message themselves (tarn__raise_within()). */
 void tarn__jinja_fail(tarn__jinja_run *r, const char *format, ...)
 {
     char text[400];
@@ -76,6 +90,8 @@ void tarn__jinja_fail(tarn__jinja_run *r, const char *format, ...)
     longjmp(*r->arena->escape, 1);
 }
 
+/* Steps bound the work of a rendering: an evaluated node, an appended item, a comparison and 64 bytes of text are one
+ * each. Searches for a substring count the text once, however often they compare. */
 void tarn__jinja_step(tarn__jinja_run *r, size_t count)
 {
     r->steps += (int64_t)count;
@@ -83,6 +99,8 @@ void tarn__jinja_step(tarn__jinja_run *r, size_t count)
         tarn__jinja_fail(r, "the template runs too long: more than %d steps", TARN__JINJA_MAX_STEPS);
 }
 
+/* Depth bounds the C stack: the parser, the evaluator and the printers recurse with their input. A failure jumps out
+ * without tarn__jinja_leave(), which is harmless as the run ends with it. */
 void tarn__jinja_enter(tarn__jinja_run *r)
 {
     if (++r->depth > TARN__JINJA_MAX_DEPTH)
@@ -96,6 +114,8 @@ void tarn__jinja_leave(tarn__jinja_run *r)
 
 /* ---- strings under construction ---------------------------------------------------------------------------------- */
 
+/* Makes room for `more` bytes. The arena cannot extend memory, so text is copied at each doubling; the limit is checked
+ * before memory for a text that is too long is asked for. */
 static void reserve(tarn__jinja_run *r, tarn__jinja_builder *b, size_t more)
 {
     if (more <= b->capacity - b->length)
@@ -115,6 +135,8 @@ static void reserve(tarn__jinja_run *r, tarn__jinja_builder *b, size_t more)
     b->capacity = capacity;
 }
 
+/* Appends bytes with their origins. The array of origins is made when the first byte with an origin comes; the bytes
+ * before it count as the template's (0), which the arena's zeros say. */
 void tarn__jinja_build(tarn__jinja_run *r, tarn__jinja_builder *b, const char *text, size_t length,
                        const uint8_t *origin)
 {
@@ -140,6 +162,7 @@ void tarn__jinja_build_text(tarn__jinja_run *r, tarn__jinja_builder *b, const ch
     tarn__jinja_build(r, b, text, strlen(text), NULL);
 }
 
+/* The string shares the builder's memory: nothing may be appended to the builder afterwards. */
 tarn__jinja_value tarn__jinja_built(tarn__jinja_run *r, const tarn__jinja_builder *b)
 {
     tarn__jinja_string *s = tarn__jinja_alloc(r->arena, 1, sizeof(*s));

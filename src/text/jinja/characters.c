@@ -1,8 +1,10 @@
 /* characters.c: code points as Python's str sees them. Case is mapped for Latin, Greek, Cyrillic and Armenian, one code
- * point to one; other scripts stay as they are. */
+ * point to one; other scripts stay as they are. Strings are UTF-8 and have no table of offsets: counting and finding a
+ * code point by its index read the string from its beginning. */
 #include "base/utf8.h"
 #include "text/jinja/value.h"
 
+/* Never fails and never stops short of the end: a byte that is no part of valid UTF-8 is one code point. */
 size_t tarn__jinja_decode(const char *text, size_t length, uint32_t *code)
 {
     size_t bytes = tarn__utf8_decode(text, length, code);
@@ -51,12 +53,16 @@ static bool alternates_even(uint32_t code)
            is_between(code, 0x4D0, 0x52F) || is_between(code, 0x1E00, 0x1E95) || is_between(code, 0x1EA0, 0x1EFF);
 }
 
+/* The same with odd upper case: these blocks begin at an odd code point. */
 static bool alternates_odd(uint32_t code)
 {
     return is_between(code, 0x139, 0x148) || is_between(code, 0x179, 0x17E) || is_between(code, 0x1CD, 0x1DC) ||
            is_between(code, 0x4C1, 0x4CE);
 }
 
+/* Ranges at a fixed distance first: ASCII, Latin-1 (but for the multiplication sign), Greek (0x3A2 is unassigned),
+ * Cyrillic and fullwidth Latin are 32 apart, the Greek letters with tonos, older Cyrillic and Armenian have distances
+ * of their own. 0x178 is Y with diaeresis, whose small letter alone lies in Latin-1. */
 uint32_t tarn__jinja_to_lower(uint32_t code)
 {
     if (is_between(code, 'A', 'Z') || (is_between(code, 0xC0, 0xDE) && code != 0xD7) ||
@@ -82,6 +88,8 @@ uint32_t tarn__jinja_to_lower(uint32_t code)
     return alternates_odd(code) && code % 2 ? code + 1 : code;
 }
 
+/* The inverse, and letters whose capital is not their inverse: the micro sign, the dotless i, the long s and the final
+ * sigma. Sharp s (0xDF) has two capitals: tarn__jinja_change_case() writes them. */
 uint32_t tarn__jinja_to_upper(uint32_t code)
 {
     if (is_between(code, 'a', 'z') || (is_between(code, 0xE0, 0xFE) && code != 0xF7) ||
@@ -115,11 +123,13 @@ uint32_t tarn__jinja_to_upper(uint32_t code)
     return alternates_odd(code) && code % 2 == 0 ? code - 1 : code;
 }
 
+/* A letter with a small counterpart; scripts without case have neither. */
 bool tarn__jinja_is_upper(uint32_t code)
 {
     return tarn__jinja_to_lower(code) != code;
 }
 
+/* Sharp s and the ordinal indicators are small letters without a capital of one code point. */
 bool tarn__jinja_is_lower(uint32_t code)
 {
     return tarn__jinja_to_upper(code) != code || code == 0xDF || code == 0xAA || code == 0xBA;
@@ -137,6 +147,8 @@ bool tarn__jinja_is_alpha(uint32_t code)
            !is_between(code, 0xFF01, 0xFF20) && !is_between(code, 0x300, 0x36F) && !is_between(code, 0x1F000, 0x1FAFF);
 }
 
+/* What repr() prints as it is: everything but control and format characters, surrogates, private use, noncharacters and
+ * separators other than the space. Unassigned code points count as printable, unlike in Python. */
 bool tarn__jinja_is_printable(uint32_t code)
 {
     if (code == ' ')

@@ -1,5 +1,9 @@
 /* check.c: what Jinja refuses when it compiles a template: filters and tests that do not exist, unless an if decides
- * whether they are used, and assignments to loop inside a loop. */
+ * whether they are used, and assignments to loop inside a loop. It also notes which of their special variables loops
+ * and macros use, since Jinja's compiler treats their bodies by that.
+ *
+ * `is_soft` is true below an if, where an unknown filter or test fails when it is reached: templates ask for filters of
+ * other environments that way. */
 #include "text/jinja/eval.h"
 
 static void check_node(tarn__jinja_run *r, tarn__jinja_node *node, bool is_soft);
@@ -10,6 +14,7 @@ static void check_nodes(tarn__jinja_run *r, const tarn__jinja_nodes *nodes, bool
         check_node(r, nodes->at[i], is_soft);
 }
 
+/* The line is the node's own: an expression may span several. */
 static void check_name(tarn__jinja_run *r, tarn__jinja_node *node, bool is_soft)
 {
     const tarn__jinja_string *name = node->value.as.string;
@@ -33,6 +38,7 @@ static bool stores_loop(const tarn__jinja_node *target)
     return false;
 }
 
+/* Statements of nested blocks and macros count too: Jinja tracks the name through all of them. A with may bind it. */
 static bool any_stores_loop(const tarn__jinja_nodes *nodes);
 
 static bool node_stores_loop(const tarn__jinja_node *node)
@@ -72,7 +78,7 @@ static bool mentions(const tarn__jinja_nodes *nodes, const char *name)
     return false;
 }
 
-/* What the code generator of Jinja asks about bodies. */
+/* What the code generator of Jinja asks about bodies. A name anywhere in the body counts, whatever block it is in. */
 static void find_uses(tarn__jinja_node *node)
 {
     if (node->kind == TARN__JINJA_FOR)

@@ -1,5 +1,9 @@
 /* context.c: the variables of a rendering, from JSON or from messages. The reader is our own: a context is built in an
- * arena, and it exists without jansson. */
+ * arena, and it exists without jansson.
+ *
+ * Every string of a context is marked with its origin once, when its variable is set; concatenation and slicing carry
+ * the marks along, so that the tokenizer can tell a template's special tokens from the same characters in a message. A
+ * context grows until it is freed: a variable that is set again leaves its old value in the arena. */
 #include <string.h>
 
 #include "base/error.h"
@@ -8,6 +12,7 @@
 #include "base/utf8.h"
 #include "text/jinja/value.h"
 
+/* A position in JSON text; errors name the byte. */
 typedef struct reader {
     tarn__jinja_run *r;
     const char *text;
@@ -21,12 +26,14 @@ static _Noreturn void fail(const reader *in, const char *what)
     tarn__jinja_fail(in->r, "byte %zu: %s", in->at, what);
 }
 
+/* JSON's whitespace, not Unicode's. The test for 0 keeps strchr() from finding its own terminator. */
 static void skip_space(reader *in)
 {
     while (in->at < in->length && in->text[in->at] && strchr(" \t\r\n", in->text[in->at]))
         in->at++;
 }
 
+/* Consumes one character after whitespace, if it is `c`. */
 static bool skip(reader *in, char c)
 {
     skip_space(in);
@@ -61,6 +68,8 @@ static void read_escape(reader *in, tarn__jinja_builder *b)
     if (c != 'u')
         fail(in, "an escape of a string is unknown");
     uint32_t code = read_hex(in);
+    /* A character above U+FFFF is a pair of surrogates: \ud83d\ude00. If the second escape is no low surrogate, the
+     * reader returns to it and reads it as an escape of its own. */
     bool has_pair = in->length - in->at >= 6 && in->text[in->at] == '\\' && in->text[in->at + 1] == 'u';
     if (code >= 0xD800 && code < 0xDC00 && has_pair) {
         size_t back = in->at;
@@ -74,6 +83,8 @@ static void read_escape(reader *in, tarn__jinja_builder *b)
     tarn__jinja_build_code(in->r, b, code >= 0xD800 && code < 0xE000 ? 0xFFFD : code, 0);
 }
 
+/* Control characters are taken as they are, which JSON forbids and Python's reader refuses: messages come from many
+ * writers. */
 static tarn__jinja_value read_string(reader *in)
 {
     tarn__jinja_builder b = {0};
@@ -95,6 +106,7 @@ static tarn__jinja_value read_string(reader *in)
     }
 }
 
+/* Integers of up to 18 characters are exact; longer ones and all with a point or exponent become floats. */
 static tarn__jinja_value read_number(reader *in)
 {
     char text[400];
@@ -111,6 +123,7 @@ static tarn__jinja_value read_number(reader *in)
     if (is_float || length > 18)
         return tarn__jinja_float(tarn__number_parse(text));
     int64_t number = 0;
+    /* A sign or point inside is found here. */
     for (size_t i = text[0] == '-'; i < length; i++) {
         if (text[i] < '0' || text[i] > '9')
             fail(in, "a number is malformed");
@@ -119,6 +132,8 @@ static tarn__jinja_value read_number(reader *in)
     return tarn__jinja_int(text[0] == '-' ? -number : number);
 }
 
+/* `count` tells whether an item was read, so a comma is demanded between items and refused before the bracket, where
+ * read_value() finds no value. */
 static tarn__jinja_value read_list(reader *in)
 {
     tarn__jinja_value list = tarn__jinja_list_new(in->r, TARN__JINJA_LIST, 0);
@@ -131,6 +146,7 @@ static tarn__jinja_value read_list(reader *in)
     return list;
 }
 
+/* A key that occurs twice has the last value, at the place of the first, as in Python. */
 static tarn__jinja_value read_dict(reader *in)
 {
     tarn__jinja_value dict = tarn__jinja_dict_new(in->r);
@@ -146,6 +162,7 @@ static tarn__jinja_value read_dict(reader *in)
     return dict;
 }
 
+/* Whatever is no word is a number, or an error. */
 static tarn__jinja_value read_word(reader *in)
 {
     static const char *const words[] = {"null", "false", "true"};
@@ -157,6 +174,7 @@ static tarn__jinja_value read_word(reader *in)
     return read_number(in);
 }
 
+/* Nesting is bounded by the run's depth, as everywhere. */
 static tarn__jinja_value read_value(reader *in)
 {
     tarn__jinja_value v;
@@ -179,6 +197,7 @@ static tarn__jinja_value read_value(reader *in)
 static void mark(tarn__jinja_run *r, tarn__jinja_value *v, uint8_t origin)
 {
     if (v->kind == TARN__JINJA_STRING && v->as.string->length) {
+        /* A copy: strings are immutable, and the same one may be shared. */
         tarn__jinja_string *s = tarn__jinja_alloc(r->arena, 1, sizeof(*s));
         uint8_t *origins = tarn__jinja_alloc(r->arena, v->as.string->length, 1);
         memset(origins, origin, v->as.string->length);
@@ -216,11 +235,14 @@ static void mark_message(tarn__jinja_run *r, const tarn__jinja_dict *message, si
     }
 }
 
+/* bos_token, eos_token and their like, which transformers passes to every template. */
 static bool is_token(const tarn__jinja_string *name)
 {
     return name->length >= 6 && memcmp(name->text + name->length - 6, "_token", 6) == 0;
 }
 
+/* Variables of the template's own side stay unmarked, messages have a number each, and all else (tools, documents,
+ * arguments of the caller) is an input. */
 static void mark_variable(tarn__jinja_run *r, tarn__jinja_pair *variable)
 {
     if (tarn__jinja_is_text(variable->key, "messages") && variable->value.kind == TARN__JINJA_LIST) {
@@ -236,6 +258,7 @@ static void mark_variable(tarn__jinja_run *r, tarn__jinja_pair *variable)
 
 /* ---- building ---------------------------------------------------------------------------------------------------- */
 
+/* A whole text as one value. */
 static tarn__jinja_value read_all(tarn__jinja_run *r, const char *text, size_t length)
 {
     reader in = {r, text, 0, length};
@@ -246,11 +269,13 @@ static tarn__jinja_value read_all(tarn__jinja_run *r, const char *text, size_t l
     return v;
 }
 
+/* Both are copied. The value is not marked: what comes this way counts as the template's. */
 static void set_text(tarn__jinja_run *r, tarn__jinja_dict *dict, const char *key, const char *text, size_t length)
 {
     tarn__jinja_dict_set(r, dict, tarn__jinja_text(r, key, strlen(key)), tarn__jinja_text(r, text, length));
 }
 
+/* The messages' dicts, as the JSON reader would make them. */
 static tarn__jinja_value list_messages(tarn__jinja_run *r, const tarn_chat_message *messages, int count)
 {
     tarn__jinja_value list = tarn__jinja_list_new(r, TARN__JINJA_LIST, (size_t)count);
@@ -305,6 +330,9 @@ static void add_messages(tarn__jinja_run *r, tarn__jinja_context *context, const
                          tarn__jinja_bool(from->add_generation_prompt));
 }
 
+/* Adds a source within reach of a setjmp(): all failures below return here. `escape` is of this call alone; nothing
+ * allocates in the context's arena outside such calls. An error leaves the context as far as it came, still to be
+ * freed. */
 static bool add(tarn__jinja_context *context, const source *from)
 {
     jmp_buf escape;
@@ -316,6 +344,7 @@ static bool add(tarn__jinja_context *context, const source *from)
                          .line = 1,
                          .code = TARN_ERROR_FORMAT,
                          .arena = &context->arena};
+    /* Exactly one of the three: messages, JSON, or a string. */
     if (from->messages)
         add_messages(&r, context, from);
     else if (from->is_json)
@@ -325,6 +354,7 @@ static bool add(tarn__jinja_context *context, const source *from)
     return true;
 }
 
+/* The error of a reader without a function's name gets it here. NULL also while an error is pending. */
 static tarn__jinja_context *context_new(const source *from)
 {
     tarn__jinja_context *context = tarn_failed() ? NULL : tarn__alloc(sizeof(*context));
@@ -353,6 +383,7 @@ tarn__jinja_context *tarn__jinja_context_messages(const char *function, const ta
         .function = function, .messages = messages, .count = count, .add_generation_prompt = add_generation_prompt});
 }
 
+/* A string that counts as the template's, as bos_token. The only possible failure is memory. */
 bool tarn__jinja_context_set(tarn__jinja_context *context, const char *name, const char *text, size_t length)
 {
     return add(context, &(source){.function = "jinja", .name = name, .text = text, .length = length});
@@ -386,6 +417,7 @@ static bool parse_argument(tarn__jinja_context *context, tarn__jinja_value *v, s
     return true;
 }
 
+/* The member's place, so that it can be replaced: a context under construction is the one mutable dict. */
 static tarn__jinja_value *member(tarn__jinja_value *v, const char *name)
 {
     return v && v->kind == TARN__JINJA_DICT
@@ -398,6 +430,7 @@ static tarn__jinja_list *list_of(tarn__jinja_value *v)
     return v && v->kind == TARN__JINJA_LIST ? v->as.list : NULL;
 }
 
+/* messages[].tool_calls[].function.arguments: OpenAI's clients send them as text, templates iterate over them. */
 bool tarn__jinja_context_parse_arguments(tarn__jinja_context *context)
 {
     tarn__jinja_value all = {TARN__JINJA_DICT, {.dict = &context->variables}};

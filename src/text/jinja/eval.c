@@ -1,4 +1,8 @@
-/* eval.c: evaluates expressions: names, attributes, subscripts, calls, filters and tests. */
+/* eval.c: evaluates expressions: names, attributes, subscripts, calls, filters and tests.
+ *
+ * Two rules of Jinja show everywhere. A lookup that finds nothing gives an undefined value, which prints as nothing and
+ * is false; looking something up in an undefined value fails. And r->line is set again after the operands of a node are
+ * evaluated, since they may lie on other lines and an error belongs to the operator's. */
 #include "text/jinja/eval.h"
 
 #include <string.h>
@@ -10,6 +14,8 @@ static bool is_same(const tarn__jinja_string *a, const tarn__jinja_string *b)
     return a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
 }
 
+/* Scopes from the innermost out, then the context, then the global functions: a variable named range hides the
+ * function. */
 static tarn__jinja_value look_up(tarn__jinja_run *r, const tarn__jinja_string *name)
 {
     for (const tarn__jinja_scope *scope = r->scope; scope; scope = scope->parent)
@@ -25,6 +31,7 @@ static tarn__jinja_value look_up(tarn__jinja_run *r, const tarn__jinja_string *n
     return tarn__jinja_undefined(r, name->text, name->length);
 }
 
+/* Jinja's word for what is done with an undefined value; the name is what the template asked for. */
 static _Noreturn void fail_undefined(tarn__jinja_run *r, tarn__jinja_value v)
 {
     tarn__jinja_fail(r, "'%.*s' is undefined", (int)v.as.name->length, v.as.name->text);
@@ -58,6 +65,8 @@ static bool is_forbidden(tarn__jinja_value object, const tarn__jinja_string *nam
     return false;
 }
 
+/* object.name: {{ tool.items }} is the method even if the dict has such a key. The names that the sandbox hides are
+ * undefined, also where the dict has a key of that name: only ["pop"] reads it. */
 tarn__jinja_value tarn__jinja_attribute(tarn__jinja_run *r, tarn__jinja_value object, const tarn__jinja_string *name)
 {
     if (object.kind == TARN__JINJA_UNDEFINED)
@@ -88,6 +97,7 @@ static void slice_bounds(tarn__jinja_run *r, const tarn__jinja_slice *slice, int
     if (*step < -INT64_MAX)
         *step = -INT64_MAX;
     for (int i = 0; i < 2; i++) {
+        /* From the right a slice may end before index 0, at -1, and begin at the last item at most. */
         int64_t low = *step < 0 ? -1 : 0, high = *step < 0 ? length - 1 : length;
         if (parts[i]->kind == TARN__JINJA_NONE)
             bounds[i] = (i == 0) == (*step > 0) ? low : high;
@@ -100,6 +110,7 @@ static void slice_bounds(tarn__jinja_run *r, const tarn__jinja_slice *slice, int
     *end = bounds[1];
 }
 
+/* By one the slice shares the bytes; otherwise code points are copied one by one. */
 static tarn__jinja_value slice_string(tarn__jinja_run *r, const tarn__jinja_string *s, int64_t begin, int64_t end,
                                       int64_t step)
 {
@@ -110,6 +121,7 @@ static tarn__jinja_value slice_string(tarn__jinja_run *r, const tarn__jinja_stri
     }
     tarn__jinja_builder b = {0};
     const tarn__jinja_list *characters = tarn__jinja_iterate(r, (tarn__jinja_value){TARN__JINJA_STRING, {.string = s}});
+    /* The test inside keeps `i` from overflowing with steps near the limits. */
     for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
         tarn__jinja_build_string(r, &b, characters->items[i].as.string);
         if ((step > 0 && i > INT64_MAX - step) || (step < 0 && i < INT64_MIN - step))
@@ -134,6 +146,7 @@ static tarn__jinja_value slice_range(tarn__jinja_run *r, const tarn__jinja_range
     return (tarn__jinja_value){TARN__JINJA_RANGE, {.range = range}};
 }
 
+/* Dicts and views have no slices. A slice of a list is a new list that shares the items. */
 static tarn__jinja_value take_slice(tarn__jinja_run *r, tarn__jinja_value object, const tarn__jinja_slice *slice)
 {
     int64_t begin, end, step;
@@ -172,6 +185,8 @@ static tarn__jinja_value item_at(tarn__jinja_run *r, tarn__jinja_value object, i
         begin + tarn__jinja_decode(object.as.string->text + begin, object.as.string->length - begin, &code));
 }
 
+/* object[key]: keys and indices first, then attributes: {{ tool["items"] }} is the key, {{ "abc"["upper"] }}
+ * the method. A key of any other kind that finds nothing is undefined, not an error. */
 tarn__jinja_value tarn__jinja_subscript(tarn__jinja_run *r, tarn__jinja_value object, tarn__jinja_value key)
 {
     if (object.kind == TARN__JINJA_UNDEFINED)
@@ -194,6 +209,7 @@ tarn__jinja_value tarn__jinja_subscript(tarn__jinja_run *r, tarn__jinja_value ob
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
+/* *v: the items of anything that can be iterated. */
 static void add_star(tarn__jinja_run *r, tarn__jinja_arguments *arguments, tarn__jinja_value v)
 {
     const tarn__jinja_list *items = tarn__jinja_iterate(r, v);
@@ -201,6 +217,7 @@ static void add_star(tarn__jinja_run *r, tarn__jinja_arguments *arguments, tarn_
         tarn__jinja_append(r, &arguments->positional, items->items[i]);
 }
 
+/* Fails if the name was given, by a keyword or by **. */
 static void add_keyword(tarn__jinja_run *r, tarn__jinja_arguments *arguments, tarn__jinja_value name,
                         tarn__jinja_value v)
 {
@@ -222,6 +239,8 @@ static tarn__jinja_arguments *eval_arguments(tarn__jinja_run *r, const tarn__jin
         bool is_plain =
             node->kind != TARN__JINJA_KEYWORD && node->kind != TARN__JINJA_STAR && node->kind != TARN__JINJA_STARS;
         tarn__jinja_value v = tarn__jinja_eval(r, is_plain ? node : node->left);
+        /* Jinja's compiler writes caller after the keywords of the source and before **, where a "caller" would be a
+         * duplicate. */
         if (caller && node->kind == TARN__JINJA_STARS) {
             add_keyword(r, arguments, TARN__JINJA_TEXT("caller"), *caller);
             caller = NULL;
@@ -243,11 +262,14 @@ static tarn__jinja_arguments *eval_arguments(tarn__jinja_run *r, const tarn__jin
     return arguments;
 }
 
+/* A joiner gives nothing at its first call and its separator at all others. */
 static tarn__jinja_value join(tarn__jinja_run *r, tarn__jinja_cycler *joiner)
 {
     return joiner->next++ ? joiner->items->items[0] : TARN__JINJA_TEXT("");
 }
 
+/* A level of depth for each call: macros and recursive loops are the only recursion of a template, and both pass here.
+ */
 tarn__jinja_value tarn__jinja_call(tarn__jinja_run *r, tarn__jinja_value callee, tarn__jinja_arguments *arguments)
 {
     tarn__jinja_value result;
@@ -259,6 +281,7 @@ tarn__jinja_value tarn__jinja_call(tarn__jinja_run *r, tarn__jinja_value callee,
     case TARN__JINJA_METHOD:
         result = callee.as.method->call(r, callee.as.method->self, arguments, callee.as.method->mode);
         break;
+    /* A call of loop is a recursion into its body. */
     case TARN__JINJA_LOOP: result = tarn__jinja_call_loop(r, callee.as.loop, arguments); break;
     case TARN__JINJA_JOINER: result = join(r, callee.as.cycler); break;
     default: tarn__jinja_fail(r, "'%s' object is not callable", tarn__jinja_type_name(callee));
@@ -267,6 +290,7 @@ tarn__jinja_value tarn__jinja_call(tarn__jinja_run *r, tarn__jinja_value callee,
     return result;
 }
 
+/* A filter without an expression before it stands in a filter or set block, whose text is r->filter_input. */
 static tarn__jinja_value eval_filter(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_value input = node->left ? tarn__jinja_eval(r, node->left) : r->filter_input;
@@ -274,6 +298,7 @@ static tarn__jinja_value eval_filter(tarn__jinja_run *r, const tarn__jinja_node 
     return tarn__jinja_apply_filter(r, node->value.as.string, input, eval_arguments(r, &node->items, NULL));
 }
 
+/* The callee before its arguments, as in Python. */
 static tarn__jinja_value eval_call(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_value callee = tarn__jinja_eval(r, node->left);
@@ -287,6 +312,7 @@ static tarn__jinja_value eval_call_block(tarn__jinja_run *r, const tarn__jinja_n
 {
     tarn__jinja_value callee = tarn__jinja_eval(r, node->right->left);
     tarn__jinja_macro *macro = tarn__jinja_alloc(r->arena, 1, sizeof(*macro));
+    /* The block sees the variables around {% call %}, not those of the macro that calls it. */
     *macro = (tarn__jinja_macro){node, r->scope, NULL};
     tarn__jinja_value caller = {TARN__JINJA_MACRO, {.macro = macro}};
     tarn__jinja_arguments *arguments = eval_arguments(r, &node->right->items, &caller);
@@ -296,6 +322,7 @@ static tarn__jinja_value eval_call_block(tarn__jinja_run *r, const tarn__jinja_n
 
 /* ---- expressions ------------------------------------------------------------------------------------------------- */
 
+/* Items are evaluated from the left, each time: a list in a loop is a new one. */
 static tarn__jinja_value eval_list(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_value list =
@@ -305,6 +332,7 @@ static tarn__jinja_value eval_list(tarn__jinja_run *r, const tarn__jinja_node *n
     return list;
 }
 
+/* Keys and values in the order of the source; a key that occurs twice has the last value. */
 static tarn__jinja_value eval_dict(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_value dict = tarn__jinja_dict_new(r);
@@ -315,6 +343,7 @@ static tarn__jinja_value eval_dict(tarn__jinja_run *r, const tarn__jinja_node *n
     return dict;
 }
 
+/* a < b < c as Python has it: each operand is evaluated once, and those after the first false comparison never. */
 static tarn__jinja_value eval_compare(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_value left = tarn__jinja_eval(r, node->left);
@@ -329,6 +358,7 @@ static tarn__jinja_value eval_compare(tarn__jinja_run *r, const tarn__jinja_node
     return tarn__jinja_bool(true);
 }
 
+/* a ~ b: operands become text as {{ }} prints them, undefined values nothing. */
 static tarn__jinja_value eval_concat(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_builder b = {0};
@@ -337,6 +367,7 @@ static tarn__jinja_value eval_concat(tarn__jinja_run *r, const tarn__jinja_node 
     return tarn__jinja_built(r, &b);
 }
 
+/* Without else, the result of a false condition is undefined, not none. */
 static tarn__jinja_value eval_choice(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     static const char text[] = "the inline if-expression";
@@ -345,6 +376,7 @@ static tarn__jinja_value eval_choice(tarn__jinja_run *r, const tarn__jinja_node 
     return node->third ? tarn__jinja_eval(r, node->third) : tarn__jinja_undefined(r, text, sizeof(text) - 1);
 }
 
+/* Missing parts are none; take_slice() gives them their meaning, which depends on the step's sign. */
 static tarn__jinja_value eval_slice(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_slice *slice = tarn__jinja_alloc(r->arena, 1, sizeof(*slice));
@@ -368,12 +400,14 @@ static tarn__jinja_value eval_subscript(tarn__jinja_run *r, const tarn__jinja_no
     return tarn__jinja_subscript(r, object, key);
 }
 
+/* As in Python, the result is one of the operands, not a bool. */
 static tarn__jinja_value eval_logic(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_value left = tarn__jinja_eval(r, node->left);
     return tarn__jinja_truth(r, left) == (node->kind == TARN__JINJA_OR) ? left : tarn__jinja_eval(r, node->right);
 }
 
+/* The input before the arguments; an undefined one is for the test to judge. */
 static tarn__jinja_value eval_test(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_value input = tarn__jinja_eval(r, node->left);
@@ -409,6 +443,7 @@ static tarn__jinja_value eval(tarn__jinja_run *r, const tarn__jinja_node *node)
     }
 }
 
+/* Every node passes here: a step for each and a level of depth for each nesting bound what an expression costs. */
 tarn__jinja_value tarn__jinja_eval(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     r->line = node->line;

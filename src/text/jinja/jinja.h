@@ -3,7 +3,12 @@
  *
  * A program is compiled once and rendered any number of times, by any number of threads. Rendering reads its context
  * and writes its output; there is no other input or output but the date of strftime_now. Steps, depth, memory and
- * output are bounded. Errors name the template and its line, after the function unless that is empty. */
+ * output are bounded. Errors name the template and its line, after the function unless that is empty.
+ *
+ *     template     {% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}
+ *     context      {"messages": [{"role": "user", "content": "Hi"}]}
+ *     output       <|user|>Hi
+ *     origins      0 for "<|user|>", 2 for "Hi": what a tokenizer must not read special tokens in */
 #ifndef TARN__JINJA_H
 #define TARN__JINJA_H
 

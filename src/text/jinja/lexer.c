@@ -1,4 +1,14 @@
-/* lexer.c: the text of a template as tokens, with the whitespace rules of trim_blocks and lstrip_blocks. */
+/* lexer.c: the text of a template as tokens, with the whitespace rules of trim_blocks and lstrip_blocks, in the
+ * environment of transformers:
+ *
+ *     {% … %}    the newline after it goes (trim_blocks); so do the whitespace of its line before it
+ *                (lstrip_blocks)
+ *     {# … #}    the same
+ *     {{ … }}    keeps what is around it
+ *     {%- -%}    remove all whitespace on their side, newlines included; so do {{- and -}}
+ *     {%+ +%}    keep it, against the two options; {{+ is a sign of the expression's
+ *
+ * Tokens are copied to the arena, so the source may go afterwards. Line numbers count newlines of the source. */
 #include <string.h>
 
 #include "base/number_format.h"
@@ -17,6 +27,7 @@ typedef struct lexer {
     int depth;
 } lexer;
 
+/* The token's line, not the one the run is at. */
 static void fail_at(lexer *x, const char *text)
 {
     x->r->line = x->line;
@@ -35,6 +46,7 @@ static void add(lexer *x, tarn__jinja_token_kind kind, tarn__jinja_value value)
     x->tokens[x->count++] = (tarn__jinja_token){kind, x->line, value};
 }
 
+/* Moves on to `to`, and remembers whether a line begins there: lstrip_blocks asks at the next tag. */
 static void advance(lexer *x, size_t to)
 {
     for (size_t i = x->at; i < to; i++)
@@ -74,7 +86,8 @@ static size_t without_space(const lexer *x, size_t begin, size_t end)
     return end;
 }
 
-/* Adds the data before a tag at `tag`, of which a sign or lstrip_blocks removes whitespace. */
+/* Adds the data before a tag at `tag`, of which a sign or lstrip_blocks removes whitespace. lstrip_blocks needs the
+ * line's beginning: a newline in the data, or data that begins where a line does. Data of no bytes is no token. */
 static void add_data(lexer *x, size_t tag, char sign, bool is_block)
 {
     size_t begin = x->at, end = tag;
@@ -108,6 +121,7 @@ static size_t end_of(const lexer *x, size_t at, const char *end, bool trims, boo
 
 /* ---- inside tags ------------------------------------------------------------------------------------------------- */
 
+/* The value of a digit in any base up to 16; 99 is no digit of any base. */
 static int digit_of(char c)
 {
     return c >= '0' && c <= '9'   ? c - '0'
@@ -116,6 +130,7 @@ static int digit_of(char c)
                                   : 99;
 }
 
+/* Exactly `count` digits, as Python wants them after \x, \u and \U. */
 static uint32_t escape_digits(lexer *x, const char *at, const char *end, int count, int base)
 {
     uint32_t code = 0;
@@ -138,10 +153,12 @@ static const char *add_escape(lexer *x, tarn__jinja_builder *b, const char *at, 
         tarn__jinja_build(x->r, b, to + (simple - from), 1, NULL);
         return at + 1;
     }
+    /* A backslash before a newline continues the line. */
     if (*at == '\n')
         return at + 1;
     if (*at == 'N')
         fail_at(x, "escapes \\N{name} are not supported");
+    /* Octal: one to three digits, \0 to \777. An unknown escape keeps its backslash. */
     if (digit_of(*at) < 8)
         for (code = 0; count < 3 && at + count < end && digit_of(at[count]) < 8; count++)
             code = code * 8 + (uint32_t)digit_of(at[count]);
@@ -158,6 +175,7 @@ static const char *add_escape(lexer *x, tarn__jinja_builder *b, const char *at, 
     return at + count;
 }
 
+/* A string with its escapes resolved. It may span lines; a quote after a backslash does not end it. */
 static void add_string(lexer *x)
 {
     char quote = x->text[x->at];
@@ -194,6 +212,7 @@ static size_t digits_end(const lexer *x, size_t at, int base)
     return at;
 }
 
+/* The end of e or E, a sign and digits; `at` itself if there are no digits: 1.e3 is the attribute e3. */
 static size_t exponent_end(const lexer *x, size_t at)
 {
     size_t digits = at + 1;
@@ -205,6 +224,7 @@ static size_t exponent_end(const lexer *x, size_t at)
     return end > digits ? end : at;
 }
 
+/* The digits of 0x, 0o and 0b begin after the prefix. */
 static void add_integer(lexer *x, size_t begin, size_t end, int base)
 {
     int64_t number = 0;
@@ -219,6 +239,7 @@ static void add_integer(lexer *x, size_t begin, size_t end, int base)
     advance(x, end);
 }
 
+/* Digits beyond the buffer cannot change a double and are dropped. */
 static void add_float(lexer *x, size_t end)
 {
     char text[400];
@@ -231,6 +252,8 @@ static void add_float(lexer *x, size_t end)
     advance(x, end);
 }
 
+/* Jinja's expressions for numbers: a point needs digits on both sides, so 1.x is an attribute; after a point there are
+ * integers only, so that x.0.1 is two subscripts. "007" is 00 and 7, which no grammar joins: an error, as in Jinja. */
 static void add_number(lexer *x)
 {
     size_t at = x->at, end = digits_end(x, at, 10), fraction = end, last;
@@ -258,6 +281,7 @@ static void add_number(lexer *x)
         add_integer(x, at, end, 10);
 }
 
+/* All of UTF-8 beyond ASCII is part of names, more than Python's identifiers. */
 static bool is_name_start(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (unsigned char)c >= 0x80;
@@ -272,6 +296,7 @@ static void add_name(lexer *x)
     advance(x, end);
 }
 
+/* Within brackets }} and %} do not end a tag: {{ {"a": {}} }}. */
 static void balance(lexer *x, char c)
 {
     const char *open = "([{", *close = ")]}", *closing = strchr(close, c);
@@ -283,6 +308,7 @@ static void balance(lexer *x, char c)
         fail_at(x, "a closing bracket is out of place");
 }
 
+/* Longer operators come first in the table: the first that fits is taken. */
 static void add_operator(lexer *x)
 {
     static const struct {
@@ -339,12 +365,14 @@ static void lex_tag(lexer *x, bool is_block)
 
 /* ---- tags -------------------------------------------------------------------------------------------------------- */
 
+/* The whitespace sign after {{, {% or {#. */
 static char sign_at(const lexer *x, size_t at)
 {
     return at < x->length && (x->text[at] == '-' || x->text[at] == '+') ? x->text[at] : 0;
 }
 
-/* The end of {% word %} at `at`; 0: another tag. */
+/* The end of {% word %} at `at`; 0: another tag. Raw blocks are found by their text, since nothing in them is lexed;
+ * {%- raw -%} has signs as every tag. */
 static size_t word_tag_end(const lexer *x, size_t at, const char *word, bool trims, bool has_plus)
 {
     at += 2;
@@ -354,6 +382,7 @@ static size_t word_tag_end(const lexer *x, size_t at, const char *word, bool tri
     return end_of(x, skip_space(x, at + strlen(word)), "%}", trims, has_plus);
 }
 
+/* The first #} ends a comment; they do not nest. */
 static void lex_comment(lexer *x, size_t tag)
 {
     for (size_t at = tag + 2; at < x->length; at++) {
@@ -394,6 +423,7 @@ static void lex_next(lexer *x)
         return;
     }
     char kind = x->text[tag + 1], sign = sign_at(x, tag + 2);
+    /* The tag itself removes no newline after it: what follows is the block's text. */
     size_t raw = kind == '%' ? word_tag_end(x, tag, "raw", false, false) : 0;
     add_data(x, tag, sign, kind != '{');
     if (raw)
@@ -407,7 +437,7 @@ static void lex_next(lexer *x)
     }
 }
 
-/* A copy with \n for every newline, without the last one. */
+/* A copy with \n for every newline, without the last one (keep_trailing_newline is off). */
 static void normalize(lexer *x, const char *source, size_t length)
 {
     char *text = tarn__jinja_alloc(x->r->arena, length + 1, 1);

@@ -1,5 +1,6 @@
 /* messages.c: the messages of a context: what transformers does to them before a template sees them, and views of the
- * first few, for renderings of prefixes. */
+ * first few, for renderings of prefixes. Contexts of any JSON are possible, so nothing about the messages' form is
+ * assumed: a question about a message that is no dict is answered as for an empty one. */
 #include <string.h>
 
 #include "text/jinja/value.h"
@@ -17,6 +18,8 @@ size_t tarn__jinja_context_count(const tarn__jinja_context *context)
     return messages ? messages->count : 0;
 }
 
+/* Only the list's count changes: the items beyond it stay where they are, so a later call can raise it again. A context
+ * without add_generation_prompt gets none. */
 void tarn__jinja_context_limit(tarn__jinja_context *context, size_t count, bool add_generation_prompt)
 {
     tarn__jinja_list *messages = messages_of(context);
@@ -37,6 +40,8 @@ static bool is_blank(tarn__jinja_value v)
         size = tarn__jinja_decode(v.as.string->text + at, v.as.string->length - at, &code);
         blank = tarn__jinja_is_space(code);
     }
+    /* The content of OpenAI's format is a string or a list of parts, {"type": "text", "text": …} or plain strings; a
+     * part without text, such as an image, is blank. */
     for (size_t i = 0; v.kind == TARN__JINJA_LIST && blank && i < v.as.list->count; i++) {
         const tarn__jinja_value *part = &v.as.list->items[i];
         const tarn__jinja_value *text =
@@ -72,6 +77,7 @@ bool tarn__jinja_context_calls_tools(const tarn__jinja_context *context, size_t 
     return calls && calls->kind == TARN__JINJA_LIST && calls->as.list->count > 0;
 }
 
+/* Trainers of other projects leave a message out of the loss by "weight": 0; without the member it counts. */
 bool tarn__jinja_context_has_weight(const tarn__jinja_context *context, size_t index)
 {
     const tarn__jinja_value *weight = member_of(context, index, "weight");
@@ -107,6 +113,7 @@ static tarn__jinja_value prepared(tarn__jinja_run *r, const tarn__jinja_dict *me
     return result;
 }
 
+/* A prepared message replaces the old one in the list; running it twice changes nothing more. */
 static void prepare_all(tarn__jinja_run *r, const tarn__jinja_list *messages)
 {
     for (size_t i = 0; messages && i < messages->count; i++)

@@ -1,15 +1,18 @@
-/* operators.c: arithmetic, concatenation and comparison. Integers have 64 bits: a result beyond them is an error. */
+/* operators.c: arithmetic, concatenation and comparison, as Python's. Integers have 64 bits: a result beyond them is an
+ * error, where Python has big integers. A bool is an int in arithmetic. */
 #include <math.h>
 #include <string.h>
 
 #include "text/jinja/eval.h"
 
+/* In the order of the tokens from TARN__JINJA_T_ADD on, which program.h keeps together. */
 static const char *symbol_of(tarn__jinja_token_kind operator)
 {
     static const char *const symbols[] = {"+", "-", "/", "//", "*", "%", "**"};
     return symbols[operator- TARN__JINJA_T_ADD];
 }
 
+/* An undefined operand fails with its name, before any error about types. */
 static void check_defined(tarn__jinja_run *r, tarn__jinja_value v)
 {
     if (v.kind == TARN__JINJA_UNDEFINED)
@@ -32,6 +35,7 @@ tarn__jinja_value tarn__jinja_unary(tarn__jinja_run *r, tarn__jinja_token_kind o
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
+/* Rounds down, where C rounds towards zero: -7 // 2 is -4. */
 static int64_t floor_divide(tarn__jinja_run *r, int64_t a, int64_t b)
 {
     if (b == 0)
@@ -42,6 +46,8 @@ static int64_t floor_divide(tarn__jinja_run *r, int64_t a, int64_t b)
     return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
+/* Squares and multiplies. The last square is not used, so its overflow counts only if another bit follows. A negative
+ * exponent gives a float, as in Python. */
 static tarn__jinja_value int_power(tarn__jinja_run *r, int64_t base, int64_t exponent)
 {
     if (exponent < 0) {
@@ -67,11 +73,13 @@ static tarn__jinja_value int_binary(tarn__jinja_run *r, tarn__jinja_token_kind o
     case TARN__JINJA_T_SUB: overflows = __builtin_sub_overflow(a, b, &result); break;
     case TARN__JINJA_T_MUL: overflows = __builtin_mul_overflow(a, b, &result); break;
     case TARN__JINJA_T_FLOORDIV: result = floor_divide(r, a, b); break;
+    /* The remainder has the divisor's sign. By -1 it is 0 even where the quotient overflows. */
     case TARN__JINJA_T_MOD: result = b == -1 ? 0 : a - floor_divide(r, a, b) * b; break;
     case TARN__JINJA_T_POW: return int_power(r, a, b);
     default:
         if (b == 0)
             tarn__jinja_fail(r, "division by zero");
+        /* / is always a float; operands above 2^53 lose precision before they are divided. */
         return tarn__jinja_float((double)a / (double)b);
     }
     if (overflows)
@@ -83,20 +91,24 @@ static tarn__jinja_value int_binary(tarn__jinja_run *r, tarn__jinja_token_kind o
 static double float_floor_divide(double a, double b)
 {
     double rest = fmod(a, b), quotient = (a - rest) / b;
+    /* Towards zero becomes down, as the sign of the remainder tells. */
     if (rest != 0 && (rest < 0) != (b < 0))
         quotient -= 1;
     if (quotient == 0)
         return copysign(0, a / b);
+    /* The quotient is an integer but for its rounding; 0.5 tells on which side it lies. */
     double whole = floor(quotient);
     return quotient - whole > 0.5 ? whole + 1 : whole;
 }
 
+/* fmod() gives the dividend's sign, Python the divisor's. */
 static double float_modulo(double a, double b)
 {
     double rest = fmod(a, b);
     return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest == 0 ? copysign(0, b) : rest;
 }
 
+/* Where Python answers with a complex number or OverflowError, the rendering fails. */
 static tarn__jinja_value float_power(tarn__jinja_run *r, double a, double b)
 {
     if (a == 0 && b < 0)
@@ -127,6 +139,8 @@ static tarn__jinja_value float_binary(tarn__jinja_run *r, tarn__jinja_token_kind
 
 /* ---- strings and lists ------------------------------------------------------------------------------------------- */
 
+/* A count below 0 gives an empty result. Empty operands are not repeated at all, so a huge count of nothing costs
+ * nothing. */
 static tarn__jinja_value repeat(tarn__jinja_run *r, tarn__jinja_value v, int64_t count)
 {
     if (v.kind == TARN__JINJA_STRING) {
@@ -144,6 +158,7 @@ static tarn__jinja_value repeat(tarn__jinja_run *r, tarn__jinja_value v, int64_t
     return list;
 }
 
+/* HTML's five characters as markupsafe writes them. Markup is returned as it is, so nothing is escaped twice. */
 tarn__jinja_value tarn__jinja_escape(tarn__jinja_run *r, tarn__jinja_value v)
 {
     static const char special[] = "&<>\"'", *const escapes[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
@@ -163,6 +178,7 @@ tarn__jinja_value tarn__jinja_escape(tarn__jinja_run *r, tarn__jinja_value v)
     return (tarn__jinja_value){TARN__JINJA_STRING, {.string = result}};
 }
 
+/* a + b of strings. If one of them is markup the other is escaped, and the sum is markup. */
 tarn__jinja_value tarn__jinja_concat(tarn__jinja_run *r, tarn__jinja_value a, tarn__jinja_value b)
 {
     bool is_markup = a.as.string->is_markup || b.as.string->is_markup;
@@ -174,6 +190,7 @@ tarn__jinja_value tarn__jinja_concat(tarn__jinja_run *r, tarn__jinja_value a, ta
     return (tarn__jinja_value){TARN__JINJA_STRING, {.string = result}};
 }
 
+/* A new list: `a` may be a variable that is still used. */
 static tarn__jinja_value append_lists(tarn__jinja_run *r, tarn__jinja_value a, tarn__jinja_value b)
 {
     tarn__jinja_value list = tarn__jinja_list_new(r, a.kind, a.as.list->count + b.as.list->count);
@@ -184,6 +201,7 @@ static tarn__jinja_value append_lists(tarn__jinja_run *r, tarn__jinja_value a, t
     return list;
 }
 
+/* The string's % comes before the check for undefined values, which format as nothing. */
 tarn__jinja_value tarn__jinja_binary(tarn__jinja_run *r, tarn__jinja_token_kind operator, tarn__jinja_value a,
                                      tarn__jinja_value b)
 {
@@ -212,6 +230,7 @@ tarn__jinja_value tarn__jinja_binary(tarn__jinja_run *r, tarn__jinja_token_kind 
                      tarn__jinja_type_name(a), tarn__jinja_type_name(b));
 }
 
+/* Unordered values (2, of a NaN) are neither less nor greater, so each order asks for the results it accepts. */
 bool tarn__jinja_relation(tarn__jinja_run *r, tarn__jinja_token_kind operator, tarn__jinja_value a, tarn__jinja_value b)
 {
     int order;

@@ -1,4 +1,7 @@
-/* parse.c: statements, and compiling a template. */
+/* parse.c: statements, and compiling a template. The parser looks one token ahead, two for keyword arguments and `not
+ * in`; the last token is TARN__JINJA_T_END, which nothing skips, so no check for the end of the array is needed. A body
+ * ends at a tag whose name its statement knows (endfor, else), with the parser at the name; the statement decides what
+ * follows. */
 #include <string.h>
 
 #include "base/error.h"
@@ -21,6 +24,7 @@ static bool is_end(tarn__jinja_parser *p, const char *const *ends)
 /* The statements between the end of this tag and a tag with one of the names, where the parser stops. */
 static void parse_until(tarn__jinja_parser *p, tarn__jinja_nodes *body, const char *const *ends)
 {
+    /* {% if x: %} is allowed, for people who write Python. */
     tarn__jinja_skip(p, TARN__JINJA_T_COLON);
     tarn__jinja_expect(p, TARN__JINJA_T_BLOCK_END, "the end of the tag");
     parse_body(p, body, ends);
@@ -28,6 +32,7 @@ static void parse_until(tarn__jinja_parser *p, tarn__jinja_nodes *body, const ch
         tarn__jinja_fail(p->r, "{%% %s %%} is missing", ends[0]);
 }
 
+/* The same for a statement with a single end, which is skipped. */
 static void parse_to(tarn__jinja_parser *p, tarn__jinja_nodes *body, const char *end)
 {
     const char *const ends[] = {end, NULL};
@@ -35,6 +40,8 @@ static void parse_to(tarn__jinja_parser *p, tarn__jinja_nodes *body, const char 
     p->at++;
 }
 
+/* for TARGET in ITERABLE [if CONDITION] [recursive]. The iterable has no conditional expression, since its `if` would
+ * be the loop's. */
 static tarn__jinja_node *parse_for(tarn__jinja_parser *p)
 {
     static const char *const ends[] = {"endfor", "else", NULL};
@@ -56,6 +63,7 @@ static tarn__jinja_node *parse_for(tarn__jinja_parser *p)
     return node;
 }
 
+/* An elif is an if in the else branch that shares the end: the innermost call consumes endif. */
 static tarn__jinja_node *parse_if(tarn__jinja_parser *p)
 {
     static const char *const ends[] = {"endif", "elif", "else", NULL};
@@ -73,6 +81,7 @@ static tarn__jinja_node *parse_if(tarn__jinja_parser *p)
     return node;
 }
 
+/* {% set a, b = 1, 2 %}, or a block: {% set a | upper %}text{% endset %}. */
 static tarn__jinja_node *parse_set(tarn__jinja_parser *p)
 {
     tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_SET);
@@ -116,6 +125,7 @@ static void parse_macro_body(tarn__jinja_parser *p, tarn__jinja_node *node, cons
     p->loops = loops;
 }
 
+/* {% macro name(a, b=1) %}. */
 static tarn__jinja_node *parse_macro(tarn__jinja_parser *p)
 {
     tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_MACRO_BLOCK);
@@ -125,6 +135,7 @@ static tarn__jinja_node *parse_macro(tarn__jinja_parser *p)
     return node;
 }
 
+/* {% call(parameters) macro(arguments) %}: without parameters the tuple is empty. */
 static tarn__jinja_node *parse_call_block(tarn__jinja_parser *p)
 {
     tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_CALL_BLOCK);
@@ -137,6 +148,7 @@ static tarn__jinja_node *parse_call_block(tarn__jinja_parser *p)
     return node;
 }
 
+/* {% filter upper | trim %}: the first filter has no bar before it. */
 static tarn__jinja_node *parse_filter_block(tarn__jinja_parser *p)
 {
     tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_FILTER_BLOCK);
@@ -145,6 +157,7 @@ static tarn__jinja_node *parse_filter_block(tarn__jinja_parser *p)
     return node;
 }
 
+/* All values are evaluated outside the block, so none sees the targets before it. */
 static tarn__jinja_node *parse_with(tarn__jinja_parser *p)
 {
     tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_WITH);
@@ -160,6 +173,8 @@ static tarn__jinja_node *parse_with(tarn__jinja_parser *p)
     return node;
 }
 
+/* transformers' extension, which marks what a model is trained on. It compiles to a call block, hence no break out of
+ * it. */
 static tarn__jinja_node *parse_generation(tarn__jinja_parser *p)
 {
     tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_GENERATION_BLOCK);
@@ -175,6 +190,7 @@ static tarn__jinja_node *parse_print(tarn__jinja_parser *p)
     return node;
 }
 
+/* Jinja leaves this error to Python's compiler, which refuses a jump outside of a loop of the same function. */
 static tarn__jinja_node *parse_jump(tarn__jinja_parser *p, tarn__jinja_node_kind kind)
 {
     if (p->loops == 0)
@@ -182,6 +198,7 @@ static tarn__jinja_node *parse_jump(tarn__jinja_parser *p, tarn__jinja_node_kind
     return tarn__jinja_node_new(p, kind);
 }
 
+/* Inheritance, includes and imports are missing: a chat template is one file. */
 static tarn__jinja_node *parse_statement(tarn__jinja_parser *p)
 {
     static const struct {
@@ -236,6 +253,7 @@ void tarn__jinja_parse(tarn__jinja_parser *p, tarn__jinja_nodes *body)
 
 /* ---- compiling --------------------------------------------------------------------------------------------------- */
 
+/* The program outlives the strings of its caller. */
 static char *copy(tarn__jinja_arena *arena, const char *text)
 {
     size_t size = strlen(text) + 1;

@@ -1,11 +1,17 @@
-/* parse_expression.c: expressions, by Jinja's grammar: if-else, or, and, not, comparisons, + -, ~, * / // %, **, unary
- * signs, then postfixes, filters and tests. */
+/* parse_expression.c: expressions, by Jinja's grammar, loosest first: if-else, or, and, not, comparisons, + -, ~, * /
+ * // %, **, unary signs, then postfixes, filters and tests.
+ *
+ * It differs from Python's in three ways that templates rely on: a sign binds more tightly than ** (-2**2 is 4), **
+ * joins from the left (2**3**2 is 64), and filters and tests bind more tightly than any operator (-1|abs is 1, a is b
+ * or c asks (a is b) or c). Each level of the grammar is a function that calls the next; depth is counted where they
+ * can call each other in a circle. */
 #include <string.h>
 
 #include "text/jinja/program.h"
 
 /* ---- tokens and nodes -------------------------------------------------------------------------------------------- */
 
+/* Nodes take the line of the token where the parser is, which errors of the rendering name. */
 tarn__jinja_node *tarn__jinja_node_new(tarn__jinja_parser *p, tarn__jinja_node_kind kind)
 {
     tarn__jinja_node *node = tarn__jinja_alloc(p->r->arena, 1, sizeof(*node));
@@ -45,6 +51,7 @@ bool tarn__jinja_skip(tarn__jinja_parser *p, tarn__jinja_token_kind kind)
     return found;
 }
 
+/* Consumes a token of the kind. The end is never passed. */
 tarn__jinja_token tarn__jinja_expect(tarn__jinja_parser *p, tarn__jinja_token_kind kind, const char *what)
 {
     p->r->line = p->at->line;
@@ -78,6 +85,7 @@ static tarn__jinja_node *literal(tarn__jinja_parser *p, tarn__jinja_value value)
     return node;
 }
 
+/* Adjacent strings are one, as in Python. */
 static tarn__jinja_node *parse_strings(tarn__jinja_parser *p)
 {
     tarn__jinja_builder b = {0};
@@ -86,6 +94,7 @@ static tarn__jinja_node *parse_strings(tarn__jinja_parser *p)
     return literal(p, tarn__jinja_built(p->r, &b));
 }
 
+/* A variable, a constant in either spelling, or with `with_field` also a target namespace.field. */
 static tarn__jinja_node *parse_name(tarn__jinja_parser *p, bool with_field)
 {
     const tarn__jinja_token *name = p->at++;
@@ -104,6 +113,7 @@ static tarn__jinja_node *parse_name(tarn__jinja_parser *p, bool with_field)
     return node;
 }
 
+/* [1, 2,] may end with a comma, [,] may not. */
 static tarn__jinja_node *parse_list(tarn__jinja_parser *p)
 {
     tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_MAKE_LIST);
@@ -144,6 +154,7 @@ static tarn__jinja_node *parse_primary(tarn__jinja_parser *p, bool with_field)
     case TARN__JINJA_T_FLOAT: return literal(p, (p->at++)->value);
     case TARN__JINJA_T_LBRACKET: return parse_list(p);
     case TARN__JINJA_T_LBRACE: return parse_dict(p);
+    /* (1) is 1, (1,) and () are tuples. */
     case TARN__JINJA_T_LPAREN: {
         p->at++;
         tarn__jinja_node *node = tarn__jinja_parse_tuple(p, true, true, NULL);
@@ -154,6 +165,7 @@ static tarn__jinja_node *parse_primary(tarn__jinja_parser *p, bool with_field)
     }
 }
 
+/* What may follow the last comma of a tuple; `end` is a name that ends it, as "in" ends the targets of for. */
 static bool is_tuple_end(const tarn__jinja_parser *p, const char *end)
 {
     return p->at->kind == TARN__JINJA_T_VARIABLE_END || p->at->kind == TARN__JINJA_T_BLOCK_END ||
@@ -190,6 +202,7 @@ tarn__jinja_node *tarn__jinja_parse_tuple(tarn__jinja_parser *p, bool with_choic
     return parse_items(p, false, with_choice, is_parenthesized, end);
 }
 
+/* parse_primary() takes constants, lists and strings too. */
 static void check_target(tarn__jinja_parser *p, const tarn__jinja_node *node)
 {
     if (node->kind == TARN__JINJA_MAKE_TUPLE) {
@@ -211,6 +224,8 @@ tarn__jinja_node *tarn__jinja_parse_target(tarn__jinja_parser *p, bool with_tupl
 /* Arguments in parentheses. Their order is checked: positional, keywords, *, **. */
 static void parse_arguments(tarn__jinja_parser *p, tarn__jinja_nodes *items)
 {
+    /* The kind of the argument before: 0 positional, 1 keyword, 2 *, 3 **. Nothing follows **, nothing positional a
+     * keyword. */
     int rank = 0;
     bool has_star = false;
     tarn__jinja_expect(p, TARN__JINJA_T_LPAREN, "a parenthesis");
@@ -244,6 +259,7 @@ static void parse_arguments(tarn__jinja_parser *p, tarn__jinja_nodes *items)
     p->at++;
 }
 
+/* One index or slice: a, :, a:, :b, a:b, a:b:c, ::c. */
 static tarn__jinja_node *parse_subscribed(tarn__jinja_parser *p)
 {
     tarn__jinja_node *node = NULL, *slice;
@@ -263,6 +279,7 @@ static tarn__jinja_node *parse_subscribed(tarn__jinja_parser *p)
     return slice;
 }
 
+/* a[1, 2] subscribes with a tuple, which finds nothing in lists but may be the key of a dict. */
 static tarn__jinja_node *parse_subscript(tarn__jinja_parser *p, tarn__jinja_node *left)
 {
     tarn__jinja_node *tuple = tarn__jinja_node_new(p, TARN__JINJA_MAKE_TUPLE);
@@ -277,6 +294,7 @@ static tarn__jinja_node *parse_subscript(tarn__jinja_parser *p, tarn__jinja_node
                      tuple->items.count == 1 ? tuple->items.at[0] : tuple);
 }
 
+/* a.b, or a.0, which is a[0]. */
 static tarn__jinja_node *parse_attribute(tarn__jinja_parser *p, tarn__jinja_node *left)
 {
     p->at++;
@@ -294,6 +312,7 @@ static tarn__jinja_node *parse_call(tarn__jinja_parser *p, tarn__jinja_node *lef
     return node;
 }
 
+/* Any number of .name, [index] and (arguments). */
 static tarn__jinja_node *parse_postfix(tarn__jinja_parser *p, tarn__jinja_node *node)
 {
     for (;;) {
@@ -322,6 +341,7 @@ static tarn__jinja_value parse_dotted(tarn__jinja_parser *p)
     return name;
 }
 
+/* `is_inline` says that the first filter has no bar before it; `left` NULL that the block's text is its input. */
 tarn__jinja_node *tarn__jinja_parse_filters(tarn__jinja_parser *p, tarn__jinja_node *left, bool is_inline)
 {
     while (is_inline || tarn__jinja_skip(p, TARN__JINJA_T_PIPE)) {
@@ -334,7 +354,8 @@ tarn__jinja_node *tarn__jinja_parse_filters(tarn__jinja_parser *p, tarn__jinja_n
     return left;
 }
 
-/* True if the argument of a test without parentheses follows. */
+/* True if the argument of a test without parentheses follows: `x is divisibleby 3`. Names but for else, or and and are
+ * arguments too, so `x is defined if y` reads y's `if` as one, as Jinja does. */
 static bool is_test_argument(const tarn__jinja_parser *p)
 {
     switch (p->at->kind) {
@@ -350,6 +371,7 @@ static bool is_test_argument(const tarn__jinja_parser *p)
     }
 }
 
+/* `is not` negates the test as a whole. */
 static tarn__jinja_node *parse_test(tarn__jinja_parser *p, tarn__jinja_node *left)
 {
     p->at++;
@@ -366,6 +388,7 @@ static tarn__jinja_node *parse_test(tarn__jinja_parser *p, tarn__jinja_node *lef
     return is_negated ? with_left(p, TARN__JINJA_NOT, node) : node;
 }
 
+/* Calls come again here: x|attr("f")() calls what the filter returns. */
 static tarn__jinja_node *parse_filters_and_tests(tarn__jinja_parser *p, tarn__jinja_node *node)
 {
     for (;;) {
@@ -382,6 +405,7 @@ static tarn__jinja_node *parse_filters_and_tests(tarn__jinja_parser *p, tarn__ji
 
 /* ---- operators --------------------------------------------------------------------------------------------------- */
 
+/* Without filters below a sign: they apply to the signed value. */
 tarn__jinja_node *tarn__jinja_parse_unary(tarn__jinja_parser *p, bool with_filter)
 {
     tarn__jinja_node *node;
@@ -399,6 +423,7 @@ tarn__jinja_node *tarn__jinja_parse_unary(tarn__jinja_parser *p, bool with_filte
     return node;
 }
 
+/* Joins from the left, unlike Python's. */
 static tarn__jinja_node *parse_pow(tarn__jinja_parser *p)
 {
     tarn__jinja_node *left = tarn__jinja_parse_unary(p, true);
@@ -423,6 +448,7 @@ static tarn__jinja_node *parse_concat(tarn__jinja_parser *p)
     tarn__jinja_node *first = parse_product(p);
     if (p->at->kind != TARN__JINJA_T_TILDE)
         return first;
+    /* a ~ b ~ c is one node, so that long sums of text are not copied at each step. */
     tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_CONCAT);
     tarn__jinja_node_add(p, &node->items, first);
     while (tarn__jinja_skip(p, TARN__JINJA_T_TILDE))
@@ -454,6 +480,7 @@ static tarn__jinja_token_kind skip_comparison(tarn__jinja_parser *p)
     return TARN__JINJA_T_END;
 }
 
+/* a < b < c is one node with operands, of which the first is in `left`. */
 static tarn__jinja_node *parse_compare(tarn__jinja_parser *p)
 {
     tarn__jinja_node *left = parse_sum(p), *node = NULL;
@@ -464,6 +491,7 @@ static tarn__jinja_node *parse_compare(tarn__jinja_parser *p)
     return node ? node : left;
 }
 
+/* not binds more loosely than comparisons: not a == b is not (a == b). */
 static tarn__jinja_node *parse_not(tarn__jinja_parser *p)
 {
     if (!tarn__jinja_skip_name(p, "not"))
@@ -490,6 +518,8 @@ static tarn__jinja_node *parse_or(tarn__jinja_parser *p)
     return left;
 }
 
+/* `with_choice` allows a if b else c. The else branch takes another choice; a second `if` without else nests the
+ * first. */
 tarn__jinja_node *tarn__jinja_parse_expression(tarn__jinja_parser *p, bool with_choice)
 {
     tarn__jinja_enter(p->r);

@@ -1,4 +1,6 @@
-/* print.c: values as Python's str() and repr() write them. */
+/* print.c: values as Python's str() and repr() write them. {{ }} prints the str(): strings as they are, undefined
+ * values as nothing, all else as repr(), within which strings have quotes. Escapes and quotes of a repr take the origin
+ * of the character they stand for, or the template's. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +17,7 @@ void tarn__jinja_build_code(tarn__jinja_run *r, tarn__jinja_builder *b, uint32_t
     tarn__jinja_build(r, b, text, tarn__utf8_encode(text, code), origin ? origins : NULL);
 }
 
+/* repr() of a float: the shortest digits that read back as the same number, with a point or exponent always. */
 static void build_float(tarn__jinja_run *r, tarn__jinja_builder *b, double number)
 {
     char text[TARN__NUMBER_SIZE];
@@ -24,6 +27,7 @@ static void build_float(tarn__jinja_run *r, tarn__jinja_builder *b, double numbe
         tarn__jinja_build_text(r, b, isnan(number) ? "nan" : number < 0 ? "-inf" : "inf");
 }
 
+/* One character between quotes. `quote` is the one around the string; the other is not escaped. */
 static void repr_code(tarn__jinja_run *r, tarn__jinja_builder *b, uint32_t code, char quote, uint8_t origin)
 {
     char text[16];
@@ -42,6 +46,7 @@ static void repr_code(tarn__jinja_run *r, tarn__jinja_builder *b, uint32_t code,
     tarn__jinja_build(r, b, text, strlen(text), origin ? origins : NULL);
 }
 
+/* Python prefers single quotes, and takes double ones if that avoids escapes. */
 static void repr_string(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_string *s)
 {
     bool has_single = s->length && memchr(s->text, '\'', s->length),
@@ -58,6 +63,7 @@ static void repr_string(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__
     tarn__jinja_build_text(r, b, s->is_markup ? ")" : "");
 }
 
+/* Items of a list with a comma and a space between them. */
 static void repr_items(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_list *list)
 {
     for (size_t i = 0; i < list->count; i++) {
@@ -66,6 +72,7 @@ static void repr_items(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__j
     }
 }
 
+/* Lists, tuples and the views of dicts, in the order of their kinds; a tuple of one has a comma. */
 static void repr_list(tarn__jinja_run *r, tarn__jinja_builder *b, tarn__jinja_value v)
 {
     static const char *const open[] = {"[", "(", "dict_keys([", "dict_values([", "dict_items(["}, *const close[] = {
@@ -77,6 +84,7 @@ static void repr_list(tarn__jinja_run *r, tarn__jinja_builder *b, tarn__jinja_va
     tarn__jinja_build_text(r, b, close[v.kind - TARN__JINJA_LIST]);
 }
 
+/* {'a': 1}, keys and values as repr() has them. */
 static void repr_dict(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_dict *dict)
 {
     tarn__jinja_build_text(r, b, "{");
@@ -89,6 +97,7 @@ static void repr_dict(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__ji
     tarn__jinja_build_text(r, b, "}");
 }
 
+/* range(0, 3): the bounds as they were given, the end though it is no item. */
 static void repr_range(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_range *range)
 {
     char text[96];
@@ -106,6 +115,7 @@ static void repr_loop(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__ji
     tarn__jinja_build_text(r, b, text);
 }
 
+/* <Macro 'name'>; the block of a call has no name. */
 static void repr_macro(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_macro *macro)
 {
     tarn__jinja_build_text(r, b, macro->name ? "<Macro " : "<Macro anonymous");
@@ -122,12 +132,14 @@ static void repr_object(tarn__jinja_run *r, tarn__jinja_builder *b, tarn__jinja_
     tarn__jinja_build_text(r, b, " object>");
 }
 
+/* Depth ends what contains itself: a namespace can. */
 void tarn__jinja_repr(tarn__jinja_run *r, tarn__jinja_builder *b, tarn__jinja_value v)
 {
     char text[32];
     tarn__jinja_enter(r);
     tarn__jinja_step(r, 1);
     switch (v.kind) {
+    /* Within a list; alone it prints as nothing. */
     case TARN__JINJA_UNDEFINED: tarn__jinja_build_text(r, b, "Undefined"); break;
     case TARN__JINJA_NONE: tarn__jinja_build_text(r, b, "None"); break;
     case TARN__JINJA_BOOL: tarn__jinja_build_text(r, b, v.as.flag ? "True" : "False"); break;
@@ -164,6 +176,7 @@ void tarn__jinja_print(tarn__jinja_run *r, tarn__jinja_builder *b, tarn__jinja_v
         tarn__jinja_repr(r, b, v);
 }
 
+/* str(v): markup stays markup. */
 const tarn__jinja_string *tarn__jinja_str(tarn__jinja_run *r, tarn__jinja_value v)
 {
     if (v.kind == TARN__JINJA_STRING)

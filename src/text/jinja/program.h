@@ -1,9 +1,18 @@
-/* program.h: templates as trees of nodes, and the tokens they are made from. */
+/* program.h: templates as trees of nodes, and the tokens they are made from. A program is written while it is compiled
+ * and never afterwards, which is why threads can share it. Nodes, names and literals live in its arena; renderings
+ * refer to them and outlive none.
+ *
+ *     {% if x %}{{ x | upper }}{% endif %}
+ *
+ *     IF  left: NAME x
+ *         items: OUTPUT  left: FILTER upper  left: NAME x
+ *         others: none */
 #ifndef TARN__PROGRAM_H
 #define TARN__PROGRAM_H
 
 #include "text/jinja/value.h"
 
+/* What a node is, and which of its members it uses. */
 typedef enum tarn__jinja_node_kind {
     /* expressions: what they use of the node */
     TARN__JINJA_LITERAL,   /* value */
@@ -46,6 +55,7 @@ typedef enum tarn__jinja_node_kind {
     TARN__JINJA_CONTINUE,
 } tarn__jinja_node_kind;
 
+/* The order counts: operators.c takes the symbols from ADD to POW by it, the parser the comparisons from EQ to LTEQ. */
 typedef enum tarn__jinja_token_kind {
     TARN__JINJA_T_DATA,
     TARN__JINJA_T_VARIABLE_BEGIN,
@@ -103,6 +113,7 @@ typedef struct tarn__jinja_names {
     int count, capacity;
 } tarn__jinja_names;
 
+/* One node for all kinds: templates are small, and a member's meaning is in the list above. */
 typedef struct tarn__jinja_node {
     tarn__jinja_node_kind kind;
     tarn__jinja_token_kind operator;

@@ -1,4 +1,8 @@
-/* statements.c: runs statements: scopes, loops, macros, and the entry point of a rendering. */
+/* statements.c: runs statements: scopes, loops, macros, and the entry point of a rendering.
+ *
+ * Statements print to r->output, which is replaced while a macro or block runs whose text is a value. Scopes are pushed
+ * and restored by the function that runs a block; one that a macro refers to stays alive in the arena. Assignments go
+ * to the innermost scope only: a loop cannot change a variable outside, which is what namespaces are for. */
 #include <string.h>
 
 #include "base/error.h"
@@ -24,6 +28,8 @@ void tarn__jinja_set(tarn__jinja_run *r, tarn__jinja_scope *scope, const tarn__j
     scope->variables[scope->count++] = (tarn__jinja_variable){name, v};
 }
 
+/* The new scope is r->scope; the caller has remembered the old one and puts it back. Variables that begin undefined are
+ * set here (symbols.c). */
 tarn__jinja_scope *tarn__jinja_push(tarn__jinja_run *r, const tarn__jinja_names *unset)
 {
     tarn__jinja_scope *scope = tarn__jinja_alloc(r->arena, 1, sizeof(*scope));
@@ -33,11 +39,13 @@ tarn__jinja_scope *tarn__jinja_push(tarn__jinja_run *r, const tarn__jinja_names 
     return r->scope = scope;
 }
 
+/* A variable of the current scope, by a C string. */
 static void set_text(tarn__jinja_run *r, const char *name, tarn__jinja_value v)
 {
     tarn__jinja_set(r, r->scope, tarn__jinja_text(r, name, strlen(name)).as.string, v);
 }
 
+/* {% set ns.field = v %}: namespaces are the only values that templates can change. */
 static void assign_field(tarn__jinja_run *r, const tarn__jinja_node *target, tarn__jinja_value v)
 {
     tarn__jinja_value object = tarn__jinja_eval(r, target->left);
@@ -48,6 +56,7 @@ static void assign_field(tarn__jinja_run *r, const tarn__jinja_node *target, tar
     tarn__jinja_dict_set(r, object.as.dict, target->value, v);
 }
 
+/* Tuples of targets take a value apart, at any depth; any iterable will do. */
 void tarn__jinja_assign(tarn__jinja_run *r, const tarn__jinja_node *target, tarn__jinja_value v)
 {
     if (target->kind == TARN__JINJA_NAME) {
@@ -80,6 +89,7 @@ static tarn__jinja_value capture(tarn__jinja_run *r, const tarn__jinja_node *nod
 
 /* ---- loops ------------------------------------------------------------------------------------------------------- */
 
+/* The loop's condition for one item, in a scope that has the loop's targets and is dropped. */
 static bool passes(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_value item)
 {
     tarn__jinja_scope *scope = r->scope;
@@ -102,6 +112,8 @@ static tarn__jinja_list *select_items(tarn__jinja_run *r, const tarn__jinja_node
     return selected;
 }
 
+/* A scope for each iteration: nothing that a body sets is seen by the next one. The targets are set after `loop`, which
+ * they may hide. */
 static tarn__jinja_flow run_iteration(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_loop *loop)
 {
     tarn__jinja_scope *scope = r->scope;
@@ -114,6 +126,9 @@ static tarn__jinja_flow run_iteration(tarn__jinja_run *r, const tarn__jinja_node
     return flow;
 }
 
+/* Items are collected before the first iteration. The condition is asked when Jinja asks it: before the loop where the
+ * body reads `loop`, whose length counts what passes; otherwise item by item, so that a body that changes a namespace
+ * changes what is selected. */
 static void run_loop(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_value iterable, int depth)
 {
     tarn__jinja_loop *loop = tarn__jinja_alloc(r->arena, 1, sizeof(*loop));
@@ -140,6 +155,7 @@ static void run_loop(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jin
     r->scope = scope;
 }
 
+/* loop(items) inside a recursive loop: the body again, in the scope around the loop; its text is the result. */
 tarn__jinja_value tarn__jinja_call_loop(tarn__jinja_run *r, const tarn__jinja_loop *loop,
                                         const tarn__jinja_arguments *arguments)
 {
@@ -159,6 +175,7 @@ tarn__jinja_value tarn__jinja_call_loop(tarn__jinja_run *r, const tarn__jinja_lo
 
 /* ---- macros ------------------------------------------------------------------------------------------------------ */
 
+/* Removes a keyword from `keywords`, which is the call's own copy. */
 static bool take_keyword(tarn__jinja_run *r, tarn__jinja_dict *keywords, tarn__jinja_value name, tarn__jinja_value *v)
 {
     for (size_t i = 0; i < keywords->count; i++)
@@ -171,7 +188,7 @@ static bool take_keyword(tarn__jinja_run *r, tarn__jinja_dict *keywords, tarn__j
     return false;
 }
 
-/* Sets the parameters; a default may use those before it. */
+/* Sets the parameters; a default may use all that were given, and the defaults before it. */
 static void bind_parameters(tarn__jinja_run *r, const tarn__jinja_macro *macro, const tarn__jinja_list *given,
                             tarn__jinja_dict *keywords)
 {
@@ -223,6 +240,7 @@ tarn__jinja_value tarn__jinja_call_macro(tarn__jinja_run *r, const tarn__jinja_m
     tarn__jinja_dict keywords = {0};
     for (size_t i = 0; i < arguments->keywords.count; i++)
         tarn__jinja_dict_set(r, &keywords, arguments->keywords.pairs[i].key, arguments->keywords.pairs[i].value);
+    /* The macro's own keywords: kwargs may be stored by the body and outlive this call. */
     tarn__jinja_dict *kept = tarn__jinja_dict_new(r).as.dict;
     *kept = keywords;
     r->scope = macro->scope;
@@ -238,6 +256,7 @@ tarn__jinja_value tarn__jinja_call_macro(tarn__jinja_run *r, const tarn__jinja_m
 
 /* ---- statements -------------------------------------------------------------------------------------------------- */
 
+/* The macro is a variable of the scope where it stands, and can be hidden or passed on like others. */
 static void define_macro(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_macro *macro = tarn__jinja_alloc(r->arena, 1, sizeof(*macro));
@@ -257,6 +276,7 @@ static tarn__jinja_value filtered(tarn__jinja_run *r, const tarn__jinja_node *no
     return text;
 }
 
+/* {% with a = 1, b = 2 %}: values first, in the scope outside. */
 static void run_with(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_scope *scope = r->scope;
@@ -270,6 +290,7 @@ static void run_with(tarn__jinja_run *r, const tarn__jinja_node *node)
     r->scope = scope;
 }
 
+/* Its text with the flag that makes a training mask, kept beside the origins. */
 static void run_generation(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     const tarn__jinja_string *s = capture(r, node).as.string;
@@ -302,6 +323,8 @@ static tarn__jinja_flow run_statement(tarn__jinja_run *r, const tarn__jinja_node
     return TARN__JINJA_NEXT;
 }
 
+/* Stops at a break or continue and returns it to the statement around it, up to the loop. None leaves a macro: the
+ * parser refuses those. */
 tarn__jinja_flow tarn__jinja_execute(tarn__jinja_run *r, const tarn__jinja_nodes *nodes)
 {
     tarn__jinja_flow flow = TARN__JINJA_NEXT;
@@ -320,6 +343,7 @@ tarn__jinja_flow tarn__jinja_execute(tarn__jinja_run *r, const tarn__jinja_nodes
 /* Appends what was printed. False with an error. */
 static bool hand_out(const tarn__jinja_builder *b, tarn__buffer *output, tarn__jinja_masks *masks)
 {
+    /* A byte more than needed, for the terminator of a caller. */
     if (!tarn__buffer_reserve(output, b->length + 1, 1) ||
         (masks && !tarn__buffer_reserve(&masks->origins, b->length + 1, 1)))
         return false;

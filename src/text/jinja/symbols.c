@@ -7,6 +7,8 @@
 
 #include "text/jinja/program.h"
 
+/* A block under analysis. `known`: its names that were read or assigned so far; `unset`: those of them that begin
+ * undefined. */
 typedef struct block {
     const struct block *parent;
     tarn__jinja_run *r;
@@ -22,6 +24,7 @@ static bool has(const tarn__jinja_names *names, const tarn__jinja_string *name)
     return false;
 }
 
+/* In the block or any around it, as far as those were analysed: a name that comes later outside is not known yet. */
 static bool is_known(const block *b, const tarn__jinja_string *name)
 {
     for (; b; b = b->parent)
@@ -42,12 +45,15 @@ static void add(tarn__jinja_run *r, tarn__jinja_names *names, const tarn__jinja_
     names->at[names->count++] = name;
 }
 
+/* A name that is read before it is assigned is the one outside, for the whole block. */
 static void load(block *b, const tarn__jinja_string *name)
 {
     if (!is_known(b, name))
         add(b->r, &b->known, name);
 }
 
+/* A first assignment. It makes the variable begin undefined unless an if is around it or a block outside knows the
+ * name; then the lookup at run time goes outwards until the assignment has happened. */
 static void store(block *b, const tarn__jinja_string *name)
 {
     if (has(&b->known, name))
@@ -78,6 +84,7 @@ static void visit_all(block *b, const tarn__jinja_nodes *nodes)
         visit(b, nodes->at[i]);
 }
 
+/* Both branches count as conditional; the condition does not. */
 static void visit_if(block *b, const tarn__jinja_node *node)
 {
     visit(b, node->left);
@@ -102,6 +109,8 @@ static void visit(block *b, const tarn__jinja_node *node)
         break;
     case TARN__JINJA_SET_BLOCK: visit_target(b, node->left, false); break;
     case TARN__JINJA_MACRO_BLOCK: store(b, node->value.as.string); break;
+    /* What is evaluated in this block: iterables, calls and filters, but no bodies; a loop's condition belongs to the
+     * loop. */
     case TARN__JINJA_FOR:
     case TARN__JINJA_CALL_BLOCK:
     case TARN__JINJA_FILTER_BLOCK: visit(b, node->right); break;
@@ -128,11 +137,13 @@ static tarn__jinja_names analyse(block *b, const tarn__jinja_nodes *body)
     return b->unset;
 }
 
+/* A special variable, as a parameter. */
 static void add_text(block *b, const char *name)
 {
     add(b->r, &b->known, tarn__jinja_text(b->r, name, strlen(name)).as.string);
 }
 
+/* Parameters are set by the call. Defaults are evaluated inside the macro. */
 static void analyse_macro(block *b, tarn__jinja_node *node)
 {
     if (node->uses_caller)
@@ -156,6 +167,7 @@ static void descend_into(const block *outer, tarn__jinja_node *node)
         descend(outer, &node->others);
         break;
     case TARN__JINJA_FOR: {
+        /* The else branch is a block of its own, which knows neither the targets nor loop. */
         block other = b;
         if (node->uses_loop)
             add_text(&b, "loop");
@@ -175,6 +187,7 @@ static void descend_into(const block *outer, tarn__jinja_node *node)
         break;
     case TARN__JINJA_SET_BLOCK:
     case TARN__JINJA_GENERATION_BLOCK: node->unset = analyse(&b, &node->items); break;
+    /* The filter's arguments are evaluated inside the block, after its body. */
     case TARN__JINJA_FILTER_BLOCK:
         visit_all(&b, &node->items);
         visit(&b, node->right);

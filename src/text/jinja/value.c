@@ -1,4 +1,6 @@
-/* value.c: making, comparing and iterating values, as Python does. */
+/* value.c: making, comparing and iterating values, as Python does. Equality, order and hashing follow Python's: 1 ==
+ * 1.0 == true are one key of a dict, a list never equals a tuple, and comparing what has no order fails. Dicts are
+ * arrays searched from the beginning: chat templates have small ones, and steps bound the rest. */
 #include "text/jinja/value.h"
 
 #include <math.h>
@@ -28,6 +30,7 @@ tarn__jinja_value tarn__jinja_float(double number)
     return (tarn__jinja_value){TARN__JINJA_FLOAT, {.number = number}};
 }
 
+/* Copies; a string is never NULL, an empty one has no bytes. */
 static const tarn__jinja_string *string_new(tarn__jinja_run *r, const char *text, size_t length)
 {
     tarn__jinja_string *s = tarn__jinja_alloc(r->arena, 1, sizeof(*s));
@@ -38,6 +41,7 @@ static const tarn__jinja_string *string_new(tarn__jinja_run *r, const char *text
     return s;
 }
 
+/* The name is cut: it is printed in errors only. */
 tarn__jinja_value tarn__jinja_undefined(tarn__jinja_run *r, const char *name, size_t length)
 {
     return (tarn__jinja_value){TARN__JINJA_UNDEFINED, {.name = string_new(r, name, length < 80 ? length : 80)}};
@@ -65,6 +69,7 @@ tarn__jinja_value tarn__jinja_like(tarn__jinja_run *r, tarn__jinja_value v, cons
     return (tarn__jinja_value){TARN__JINJA_STRING, {.string = s}};
 }
 
+/* Any of the kinds that hold a list: lists, tuples, views. */
 tarn__jinja_value tarn__jinja_list_new(tarn__jinja_run *r, tarn__jinja_kind kind, size_t capacity)
 {
     tarn__jinja_list *list = tarn__jinja_alloc(r->arena, 1, sizeof(*list));
@@ -97,6 +102,7 @@ tarn__jinja_value tarn__jinja_method_new(tarn__jinja_run *r, tarn__jinja_value s
     return (tarn__jinja_value){TARN__JINJA_METHOD, {.method = method}};
 }
 
+/* Doubled memory with the old items in it, for lists and dicts. */
 static void *grown(tarn__jinja_run *r, const void *from, size_t count, size_t *capacity, size_t each)
 {
     *capacity = *capacity ? *capacity * 2 : 4;
@@ -106,6 +112,7 @@ static void *grown(tarn__jinja_run *r, const void *from, size_t count, size_t *c
     return to;
 }
 
+/* Only for lists under construction: one that a template can see is immutable. */
 void tarn__jinja_append(tarn__jinja_run *r, tarn__jinja_list *list, tarn__jinja_value item)
 {
     if (list->count == list->capacity)
@@ -114,6 +121,7 @@ void tarn__jinja_append(tarn__jinja_run *r, tarn__jinja_list *list, tarn__jinja_
     tarn__jinja_step(r, 1);
 }
 
+/* A key that exists keeps its place and its first spelling (1 stays 1 if 1.0 is set), as in Python. */
 void tarn__jinja_dict_set(tarn__jinja_run *r, tarn__jinja_dict *dict, tarn__jinja_value key, tarn__jinja_value item)
 {
     if (!tarn__jinja_is_hashable(key))
@@ -151,11 +159,13 @@ bool tarn__jinja_is_sequence(tarn__jinja_value v)
     return v.kind == TARN__JINJA_LIST || v.kind == TARN__JINJA_TUPLE;
 }
 
+/* What keys(), values() and items() of a dict return. */
 static bool is_view(tarn__jinja_value v)
 {
     return v.kind == TARN__JINJA_KEYS || v.kind == TARN__JINJA_VALUES || v.kind == TARN__JINJA_ITEMS;
 }
 
+/* Of an int or bool. */
 int64_t tarn__jinja_integer_of(tarn__jinja_value v)
 {
     return v.kind == TARN__JINJA_BOOL ? v.as.flag : v.as.integer;
@@ -166,6 +176,7 @@ double tarn__jinja_number_of(tarn__jinja_value v)
     return v.kind == TARN__JINJA_FLOAT ? v.as.number : (double)tarn__jinja_integer_of(v);
 }
 
+/* In the order of the kinds. */
 const char *tarn__jinja_type_name(tarn__jinja_value v)
 {
     static const char *const names[] = {"Undefined",   "NoneType",  "bool",      "int",         "float",      "str",
@@ -175,6 +186,7 @@ const char *tarn__jinja_type_name(tarn__jinja_value v)
     return names[v.kind];
 }
 
+/* What may be a key: no list, dict, slice or view, alone or within a tuple. */
 bool tarn__jinja_is_hashable(tarn__jinja_value v)
 {
     if (v.kind == TARN__JINJA_TUPLE)
@@ -184,6 +196,7 @@ bool tarn__jinja_is_hashable(tarn__jinja_value v)
     return v.kind != TARN__JINJA_LIST && v.kind != TARN__JINJA_DICT && v.kind != TARN__JINJA_SLICE && !is_view(v);
 }
 
+/* Empty containers are false; objects without a length are true. */
 bool tarn__jinja_truth(tarn__jinja_run *r, tarn__jinja_value v)
 {
     switch (v.kind) {
@@ -215,6 +228,7 @@ static bool lists_equal(tarn__jinja_run *r, const tarn__jinja_list *a, const tar
     return equal;
 }
 
+/* The order of insertion does not count. */
 static bool dicts_equal(tarn__jinja_run *r, const tarn__jinja_dict *a, const tarn__jinja_dict *b)
 {
     bool equal = a->count == b->count;
@@ -243,11 +257,13 @@ static bool texts_equal(const tarn__jinja_string *a, const tarn__jinja_string *b
     return a->length == b->length && (a->length == 0 || memcmp(a->text, b->text, a->length) == 0);
 }
 
+/* Ranges are equal if they give the same numbers, however they were written. */
 static bool ranges_equal(const tarn__jinja_range *a, const tarn__jinja_range *b)
 {
     return a->count == b->count && (a->count == 0 || (a->begin == b->begin && (a->count == 1 || a->step == b->step)));
 }
 
+/* Undefined values are equal to each other and to nothing else. */
 static bool same_kind_equal(tarn__jinja_run *r, tarn__jinja_value a, tarn__jinja_value b)
 {
     switch (a.kind) {
@@ -268,10 +284,12 @@ bool tarn__jinja_equal(tarn__jinja_run *r, tarn__jinja_value a, tarn__jinja_valu
 {
     tarn__jinja_step(r, 1);
     if (tarn__jinja_is_number(a) && tarn__jinja_is_number(b)) {
+        /* Two ints are compared exactly; with a float, as doubles. */
         if (tarn__jinja_is_integer(a) && tarn__jinja_is_integer(b))
             return tarn__jinja_integer_of(a) == tarn__jinja_integer_of(b);
         return tarn__jinja_number_of(a) == tarn__jinja_number_of(b);
     }
+    /* Markup is a string, so this parts no strings. */
     if (a.kind != b.kind)
         return false;
     tarn__jinja_enter(r);
@@ -280,6 +298,7 @@ bool tarn__jinja_equal(tarn__jinja_run *r, tarn__jinja_value a, tarn__jinja_valu
     return equal;
 }
 
+/* 2 if one of them is a NaN. */
 static int order(double a, double b)
 {
     return a < b ? -1 : a > b ? 1 : a == b ? 0 : 2;
@@ -292,6 +311,7 @@ static int compare_texts(const tarn__jinja_string *a, const tarn__jinja_string *
     return result ? (result < 0 ? -1 : 1) : a->length < b->length ? -1 : a->length > b->length;
 }
 
+/* The first items that differ decide, else the lengths. */
 static int compare_lists(tarn__jinja_run *r, const char *operation, const tarn__jinja_list *a,
                          const tarn__jinja_list *b)
 {
@@ -301,6 +321,7 @@ static int compare_lists(tarn__jinja_run *r, const char *operation, const tarn__
     return a->count < b->count ? -1 : a->count > b->count;
 }
 
+/* `operation` is the operator for the error. Numbers, strings, and sequences of the same kind have an order. */
 int tarn__jinja_compare(tarn__jinja_run *r, const char *operation, tarn__jinja_value a, tarn__jinja_value b)
 {
     tarn__jinja_step(r, 1);
@@ -325,6 +346,7 @@ int tarn__jinja_compare(tarn__jinja_run *r, const char *operation, tarn__jinja_v
     return result;
 }
 
+/* NULL: not there. The key has been found hashable. */
 const tarn__jinja_value *tarn__jinja_dict_find(tarn__jinja_run *r, const tarn__jinja_dict *dict, tarn__jinja_value key)
 {
     for (size_t i = 0; i < dict->count; i++)
@@ -333,6 +355,7 @@ const tarn__jinja_value *tarn__jinja_dict_find(tarn__jinja_run *r, const tarn__j
     return NULL;
 }
 
+/* The same for a name, without a run: no step is counted and nothing is allocated. */
 const tarn__jinja_value *tarn__jinja_dict_find_text(const tarn__jinja_dict *dict, const char *text, size_t length)
 {
     tarn__jinja_string wanted = {text, length, NULL, false};
@@ -344,6 +367,7 @@ const tarn__jinja_value *tarn__jinja_dict_find_text(const tarn__jinja_dict *dict
 
 /* ---- iteration --------------------------------------------------------------------------------------------------- */
 
+/* len(): code points of strings. Undefined values have length 0, as Jinja's. */
 int64_t tarn__jinja_length(tarn__jinja_run *r, tarn__jinja_value v)
 {
     switch (v.kind) {
@@ -371,6 +395,7 @@ tarn__jinja_value tarn__jinja_range_at(const tarn__jinja_range *range, int64_t i
     return tarn__jinja_int(range->begin + index * range->step);
 }
 
+/* The code points of a string, as strings that share its bytes; characters of markup are plain. */
 static tarn__jinja_list *characters_of(tarn__jinja_run *r, const tarn__jinja_string *s)
 {
     tarn__jinja_list *list = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
@@ -398,6 +423,7 @@ static tarn__jinja_list *rest_of(tarn__jinja_run *r, tarn__jinja_iterator *itera
     return rest;
 }
 
+/* A list's own array is returned as it is, for it cannot change; the caller must not append to it. */
 tarn__jinja_list *tarn__jinja_iterate(tarn__jinja_run *r, tarn__jinja_value v)
 {
     if (v.kind == TARN__JINJA_STRING)
@@ -418,6 +444,7 @@ tarn__jinja_list *tarn__jinja_iterate(tarn__jinja_run *r, tarn__jinja_value v)
     return list;
 }
 
+/* Compares at every position: the time is the product of both lengths if the text repeats itself. */
 static bool text_contains(tarn__jinja_run *r, const tarn__jinja_string *s, tarn__jinja_value part)
 {
     if (part.kind != TARN__JINJA_STRING)
@@ -442,6 +469,7 @@ bool tarn__jinja_contains(tarn__jinja_run *r, tarn__jinja_value container, tarn_
     }
     if (!tarn__jinja_is_iterable(container))
         tarn__jinja_fail(r, "argument of type '%s' is not iterable", tarn__jinja_type_name(container));
+    /* An iterator is read to its end, even if the item is found before. */
     const tarn__jinja_list *items = tarn__jinja_iterate(r, container);
     for (size_t i = 0; i < items->count; i++)
         if (tarn__jinja_equal(r, items->items[i], item))

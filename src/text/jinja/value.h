@@ -92,6 +92,7 @@ typedef struct tarn__jinja_range {
     int64_t begin, step, count, end; /* end: for printing */
 } tarn__jinja_range;
 
+/* Parts that are missing are none. */
 typedef struct tarn__jinja_slice {
     tarn__jinja_value begin, end, step;
 } tarn__jinja_slice;
@@ -125,6 +126,7 @@ typedef struct tarn__jinja_iterator {
     size_t next;
 } tarn__jinja_iterator;
 
+/* A method taken from its object; `self` is bound as in Python, so it can be stored and called later. */
 typedef struct tarn__jinja_method {
     tarn__jinja_value self;
     tarn__jinja_value (*call)(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
@@ -132,6 +134,7 @@ typedef struct tarn__jinja_method {
     int mode;
 } tarn__jinja_method;
 
+/* cycler(…) and joiner(sep): the values with a position that calls advance. */
 typedef struct tarn__jinja_cycler {
     tarn__jinja_list *items; /* a joiner's: its separator */
     size_t next;
@@ -151,6 +154,7 @@ typedef struct tarn__jinja_builder {
     size_t length, capacity;
 } tarn__jinja_builder;
 
+/* What compiling, building a context or rendering carries along. It lives on the stack of the entry point. */
 struct tarn__jinja_run {
     const char *function, *name; /* for errors */
     int line;                    /* of the node being parsed or evaluated */
@@ -164,6 +168,7 @@ struct tarn__jinja_run {
     const tarn__jinja_context *context;
 };
 
+/* The variables stay unchanged while templates are rendered with them. */
 struct tarn__jinja_context {
     tarn__jinja_arena arena;
     tarn__jinja_dict variables;

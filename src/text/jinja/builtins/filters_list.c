@@ -1,11 +1,18 @@
-/* filters_list.c: filters of lists and dicts. */
+/* filters_list.c: filters of lists and dicts.
+ *
+ * All take what can be iterated: lists, tuples, strings (as characters), dicts (as keys), ranges, views, iterators and
+ * undefined values (as nothing). Filters that are generators in Python return an iterator whose items are made when
+ * they are first asked for; so are its errors, and an iterator can be read once only. The names of parameters are
+ * Jinja's, for calls with keywords. */
 #include <string.h>
 
 #include "text/jinja/eval.h"
 
 /* ---- sorting ----------------------------------------------------------------------------------------------------- */
 
-/* A stable merge sort of indices by their keys. */
+/* A stable merge sort of indices by their keys: O(n log n) comparisons, each of them a step. `order` and `scratch` have
+ * `count` items each; As in Python only < is asked for, and reversing keeps equal items in their order, so `reverse`
+ * swaps the operands instead of the result. */
 static void merge_sort(tarn__jinja_run *r, const tarn__jinja_list *keys, size_t *order, size_t *scratch, size_t count,
                        bool reverse)
 {
@@ -25,6 +32,7 @@ static void merge_sort(tarn__jinja_run *r, const tarn__jinja_list *keys, size_t 
     memcpy(order, scratch, count * sizeof(*order));
 }
 
+/* `keys` has a key for each item of `list`, which may be the list itself. Fails for keys without an order. */
 tarn__jinja_value tarn__jinja_sorted(tarn__jinja_run *r, const tarn__jinja_list *list, const tarn__jinja_list *keys,
                                      bool reverse)
 {
@@ -59,6 +67,7 @@ static tarn__jinja_value sort_key(tarn__jinja_run *r, tarn__jinja_value item, ta
         return key_of(r, item, attribute, case_sensitive);
     tarn__jinja_value keys = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0);
     const tarn__jinja_string *names = attribute.as.string;
+    /* `<=`: a comma at the end is followed by an empty name, as after split(","). */
     for (size_t begin = 0, end; begin <= names->length; begin = end + 1) {
         for (end = begin; end < names->length && names->text[end] != ',';)
             end++;
@@ -68,6 +77,7 @@ static tarn__jinja_value sort_key(tarn__jinja_run *r, tarn__jinja_value item, ta
     return keys;
 }
 
+/* ["b", "A"]|sort is ["A", "b"]: case is ignored unless case_sensitive. attribute="age,name" sorts by lists of keys. */
 static tarn__jinja_value sort(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -81,6 +91,7 @@ static tarn__jinja_value sort(tarn__jinja_run *r, tarn__jinja_value input, const
     return tarn__jinja_sorted(r, list, keys, tarn__jinja_truth(r, values[0]));
 }
 
+/* The pairs of a dict as tuples; none of an undefined value. */
 static tarn__jinja_list *items_of(tarn__jinja_run *r, tarn__jinja_value dict)
 {
     tarn__jinja_list *items = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
@@ -93,6 +104,7 @@ static tarn__jinja_list *items_of(tarn__jinja_run *r, tarn__jinja_value dict)
     return items;
 }
 
+/* {"b": 1, "A": 2}|dictsort is [("A", 2), ("b", 1)]; by="value" compares the values. */
 static tarn__jinja_value dictsort(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                   int mode)
 {
@@ -108,11 +120,14 @@ static tarn__jinja_value dictsort(tarn__jinja_run *r, tarn__jinja_value input, c
     tarn__jinja_list *keys = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
     for (size_t i = 0; i < items->count; i++)
         tarn__jinja_append(
+            /* The pair's key or value. */
             r, keys,
             key_of(r, items->items[i].as.list->items[!by_key], tarn__jinja_none(), tarn__jinja_truth(r, values[0])));
     return tarn__jinja_sorted(r, items, keys, tarn__jinja_truth(r, values[2]));
 }
 
+/* `mode` is the result of a comparison that replaces the best item so far: -1 for min, 1 for max; the first of equal
+ * items stays. Undefined for no items, where Python raises an error. */
 static tarn__jinja_value min_or_max(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                     int mode)
 {
@@ -121,6 +136,7 @@ static tarn__jinja_value min_or_max(tarn__jinja_run *r, tarn__jinja_value input,
     const tarn__jinja_list *list = tarn__jinja_iterate(r, input);
     size_t best = 0;
     for (size_t i = 1; i < list->count; i++) {
+        /* Keys are recomputed for each comparison: no list of them is needed, and most inputs are short. */
         tarn__jinja_value a = key_of(r, list->items[i], values[1], tarn__jinja_truth(r, values[0])),
                           b = key_of(r, list->items[best], values[1], tarn__jinja_truth(r, values[0]));
         if (mode == tarn__jinja_compare(r, mode < 0 ? "<" : ">", a, b))
@@ -131,6 +147,7 @@ static tarn__jinja_value min_or_max(tarn__jinja_run *r, tarn__jinja_value input,
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */
 
+/* Of undefined values 0; iterators have none. */
 static tarn__jinja_value length(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -139,6 +156,7 @@ static tarn__jinja_value length(tarn__jinja_run *r, tarn__jinja_value input, con
     return tarn__jinja_int(tarn__jinja_length(r, input));
 }
 
+/* The first key of a dict, the first character of a string. */
 static tarn__jinja_value first(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                int mode)
 {
@@ -155,6 +173,7 @@ static tarn__jinja_value first(tarn__jinja_run *r, tarn__jinja_value input, cons
     return list->count ? list->items[0] : tarn__jinja_undefined(r, "an empty sequence", 17);
 }
 
+/* Jinja reverses the input, which generators do not allow. */
 static tarn__jinja_value last(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -166,6 +185,7 @@ static tarn__jinja_value last(tarn__jinja_run *r, tarn__jinja_value input, const
     return list->count ? list->items[list->count - 1] : tarn__jinja_undefined(r, "an empty sequence", 17);
 }
 
+/* "ab"|list is ["a", "b"]. A list is returned as it is: nothing can change either of them. */
 static tarn__jinja_value to_list(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                  int mode)
 {
@@ -174,6 +194,7 @@ static tarn__jinja_value to_list(tarn__jinja_run *r, tarn__jinja_value input, co
     return (tarn__jinja_value){TARN__JINJA_LIST, {.list = tarn__jinja_iterate(r, input)}};
 }
 
+/* [1, "a"]|join("-") is "1-a"; items and separator are printed, so undefined ones are empty. */
 static tarn__jinja_value join(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -192,6 +213,7 @@ static tarn__jinja_value join(tarn__jinja_run *r, tarn__jinja_value input, const
     return tarn__jinja_built(r, &b);
 }
 
+/* [1, 2]|sum(start=3) is 6. Lists can be added to a list as start, strings cannot, as in Python. */
 static tarn__jinja_value sum(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                              int mode)
 {
@@ -208,6 +230,7 @@ static tarn__jinja_value sum(tarn__jinja_run *r, tarn__jinja_value input, const 
     return values[1];
 }
 
+/* x|default("a"): for undefined values; with a second argument of true for all that are false, as "" and none. */
 static tarn__jinja_value fallback(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                   int mode)
 {
@@ -219,6 +242,7 @@ static tarn__jinja_value fallback(tarn__jinja_run *r, tarn__jinja_value input, c
     return replaces ? values[0] : input;
 }
 
+/* dict|items: unlike dict.items() it takes undefined values, and it is an iterator, no view. */
 static tarn__jinja_list *make_items(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                     int mode)
 {
@@ -227,6 +251,7 @@ static tarn__jinja_list *make_items(tarn__jinja_run *r, tarn__jinja_value input,
     return items_of(r, input);
 }
 
+/* {"a": 1}|items|list is [("a", 1)]. */
 static tarn__jinja_value items(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                int mode)
 {
@@ -235,6 +260,7 @@ static tarn__jinja_value items(tarn__jinja_run *r, tarn__jinja_value input, cons
     return tarn__jinja_iterator_new(r, (tarn__jinja_iterator){.make = make_items, .input = input});
 }
 
+/* The items from the last to the first. */
 static tarn__jinja_list *make_reversed(tarn__jinja_run *r, tarn__jinja_value input,
                                        const tarn__jinja_arguments *arguments, int mode)
 {
@@ -247,6 +273,8 @@ static tarn__jinja_list *make_reversed(tarn__jinja_run *r, tarn__jinja_value inp
     return reversed;
 }
 
+/* A string gives a string, "abc"|reverse is "cba"; an iterator is read at once into a list, anything else gives an
+ * iterator. */
 static tarn__jinja_value reverse(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                  int mode)
 {
@@ -267,6 +295,8 @@ static tarn__jinja_value reverse(tarn__jinja_run *r, tarn__jinja_value input, co
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
+/* [1, 2, 3]|batch(2, "z") is [1, 2], [3, "z"]: rows of linecount items, the last one filled up if fill_with is
+ * given. */
 static tarn__jinja_list *make_batches(tarn__jinja_run *r, tarn__jinja_value input,
                                       const tarn__jinja_arguments *arguments, int mode)
 {
@@ -277,6 +307,7 @@ static tarn__jinja_list *make_batches(tarn__jinja_run *r, tarn__jinja_value inpu
     tarn__jinja_bind(r, "batch", arguments, "linecount fill_with", 1, values);
     const tarn__jinja_list *list = tarn__jinja_iterate(r, input);
     for (size_t i = 0; i < list->count; i++) {
+        /* Compared only, as Jinja does, so a linecount that is no int makes one row. */
         if (tarn__jinja_equal(r, tarn__jinja_int((int64_t)batch.as.list->count), values[0])) {
             tarn__jinja_append(r, batches, batch);
             batch = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0);
@@ -284,6 +315,7 @@ static tarn__jinja_list *make_batches(tarn__jinja_run *r, tarn__jinja_value inpu
         tarn__jinja_append(r, batch.as.list, list->items[i]);
     }
     if (batch.as.list->count) {
+        /* fill_with of none means no filling, so rows cannot be filled with none. */
         while (values[1].kind != TARN__JINJA_NONE &&
                (int64_t)batch.as.list->count < tarn__jinja_index(r, "batch", values[0]))
             tarn__jinja_append(r, batch.as.list, values[1]);
@@ -292,6 +324,8 @@ static tarn__jinja_list *make_batches(tarn__jinja_run *r, tarn__jinja_value inpu
     return batches;
 }
 
+/* [1, 2, 3, 4, 5]|slice(2, "x") is [1, 2, 3], [4, 5, "x"]: columns that differ by one item at most, the longer ones
+ * first. */
 static tarn__jinja_list *make_slices(tarn__jinja_run *r, tarn__jinja_value input,
                                      const tarn__jinja_arguments *arguments, int mode)
 {
@@ -304,6 +338,7 @@ static tarn__jinja_list *make_slices(tarn__jinja_run *r, tarn__jinja_value input
     if (count == 0)
         tarn__jinja_fail(r, "integer division or modulo by zero");
     for (int64_t i = 0; i < count; i++) {
+        /* The first `total % count` slices have one item more. */
         int64_t size = total / count + (i < total % count);
         tarn__jinja_value slice = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0);
         for (int64_t k = 0; k < size; k++)
@@ -315,6 +350,8 @@ static tarn__jinja_list *make_slices(tarn__jinja_run *r, tarn__jinja_value input
     return slices;
 }
 
+/* ["a", "A", "b"]|unique is "a", "b": the first of those with an equal key. A dict finds what was seen, so keys must be
+ * hashable. */
 static tarn__jinja_list *make_unique(tarn__jinja_run *r, tarn__jinja_value input,
                                      const tarn__jinja_arguments *arguments, int mode)
 {
@@ -334,8 +371,10 @@ static tarn__jinja_list *make_unique(tarn__jinja_run *r, tarn__jinja_value input
     return unique;
 }
 
+/* Which items an iterator of lazy() makes. */
 enum { BATCH, SLICE, UNIQUE };
 
+/* Arguments are checked when the first item is asked for, as a generator's are; they live in the arena until then. */
 static tarn__jinja_value lazy(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -346,6 +385,8 @@ static tarn__jinja_value lazy(tarn__jinja_run *r, tarn__jinja_value input, const
                                                               .arguments = arguments});
 }
 
+/* [{"a": 1}, {"a": 2}, {"a": 1}]|groupby("a") is pairs (1, [two dicts]), (2, [one dict]): sorted by the attribute,
+ * equal ones together. The grouper is the first one's value, with its own case. */
 static tarn__jinja_value groupby(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                  int mode)
 {
@@ -359,12 +400,15 @@ static tarn__jinja_value groupby(tarn__jinja_run *r, tarn__jinja_value input, co
     for (size_t i = 0; i < list->count; i++) {
         tarn__jinja_value key = tarn__jinja_path(r, list->items[i], values[0]);
         key = key.kind == TARN__JINJA_UNDEFINED && values[1].kind != TARN__JINJA_NONE ? values[1] : key;
+        /* The sort key ignores case, the pair keeps the key as it is. */
         tarn__jinja_append(r, keys, key_of(r, key, tarn__jinja_none(), tarn__jinja_truth(r, values[2])));
         tarn__jinja_append(r, pairs, tarn__jinja_pair_new(r, key, list->items[i]));
     }
     const tarn__jinja_list *sorted = tarn__jinja_sorted(r, pairs, keys, false).as.list;
     tarn__jinja_value previous = tarn__jinja_none();
     for (size_t i = 0; i < sorted->count; i++) {
+        /* Equal keys are adjacent now: a key that differs from the one before begins a group, and items go to the last
+         * group. */
         const tarn__jinja_list *pair = sorted->items[i].as.list;
         tarn__jinja_value key = key_of(r, pair->items[0], tarn__jinja_none(), tarn__jinja_truth(r, values[2]));
         if (i == 0 || !tarn__jinja_equal(r, key, previous))
@@ -377,6 +421,7 @@ static tarn__jinja_value groupby(tarn__jinja_run *r, tarn__jinja_value input, co
     return groups;
 }
 
+/* Names and aliases of Jinja, with what their functions take as mode. */
 const tarn__jinja_filter tarn__jinja_list_filters[] = {
     {"length", length, 0},   {"count", length, 0},     {"first", first, 0},     {"last", last, 0},
     {"list", to_list, 0},    {"join", join, 0},        {"sort", sort, 0},       {"dictsort", dictsort, 0},

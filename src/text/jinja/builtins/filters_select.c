@@ -1,8 +1,10 @@
-/* filters_select.c: map, select and their kin, and applying filters and tests by name. */
+/* filters_select.c: map, select and their kin, and applying filters and tests by name. Their arguments hold the name of
+ * another filter or test and what is passed on to it; all are iterators (filters_list.c). */
 #include <string.h>
 
 #include "text/jinja/eval.h"
 
+/* Copies the iterator; its arguments must live in the arena, as those of a call do. */
 tarn__jinja_value tarn__jinja_iterator_new(tarn__jinja_run *r, tarn__jinja_iterator iterator)
 {
     tarn__jinja_iterator *copy = tarn__jinja_alloc(r->arena, 1, sizeof(*copy));
@@ -12,6 +14,7 @@ tarn__jinja_value tarn__jinja_iterator_new(tarn__jinja_run *r, tarn__jinja_itera
 
 /* ---- by name ----------------------------------------------------------------------------------------------------- */
 
+/* A search through all names, for each use: templates are short, and a program has no resolved names. */
 const tarn__jinja_filter *tarn__jinja_find_filter(const char *name, size_t length)
 {
     const tarn__jinja_filter *const tables[] = {tarn__jinja_text_filters, tarn__jinja_list_filters,
@@ -23,6 +26,7 @@ const tarn__jinja_filter *tarn__jinja_find_filter(const char *name, size_t lengt
     return NULL;
 }
 
+/* The name may be unknown at this point: below an if, or as an argument of map. */
 tarn__jinja_value tarn__jinja_apply_filter(tarn__jinja_run *r, const tarn__jinja_string *name, tarn__jinja_value input,
                                            const tarn__jinja_arguments *arguments)
 {
@@ -46,6 +50,7 @@ bool tarn__jinja_apply_test(tarn__jinja_run *r, const tarn__jinja_string *name, 
 
 /* ---- paths ------------------------------------------------------------------------------------------------------- */
 
+/* A part of digits is an index, as Jinja's int(part); longer ones than 17 digits fit no list. */
 static tarn__jinja_value part_of(tarn__jinja_run *r, const tarn__jinja_string *path, size_t begin, size_t end)
 {
     int64_t index = 0;
@@ -57,10 +62,13 @@ static tarn__jinja_value part_of(tarn__jinja_run *r, const tarn__jinja_string *p
     return is_index ? tarn__jinja_int(index) : tarn__jinja_slice_of(r, path, begin, end);
 }
 
+/* "a.b.0" is item["a"]["b"][0], an int one subscript, none the item itself. A fallback other than none stands in for
+ * each part that is undefined, so what comes after it is looked up in the fallback. */
 static tarn__jinja_value path_or(tarn__jinja_run *r, tarn__jinja_value item, tarn__jinja_value attribute,
                                  tarn__jinja_value fallback)
 {
     if (attribute.kind != TARN__JINJA_STRING)
+        /* An int is one subscript; none changes nothing. */
         attribute.kind == TARN__JINJA_NONE ? (void)0 : (void)(item = tarn__jinja_subscript(r, item, attribute));
     const tarn__jinja_string *path = attribute.kind == TARN__JINJA_STRING ? attribute.as.string : NULL;
     for (size_t begin = 0, end; path && begin <= path->length; begin = end + 1) {
@@ -91,6 +99,7 @@ static tarn__jinja_arguments *rest_of(tarn__jinja_run *r, const tarn__jinja_argu
     return rest;
 }
 
+/* users|map(attribute="name.first", default="?"). */
 static tarn__jinja_list *map_attribute(tarn__jinja_run *r, const tarn__jinja_list *list,
                                        const tarn__jinja_arguments *arguments)
 {
@@ -105,10 +114,13 @@ static tarn__jinja_list *map_attribute(tarn__jinja_run *r, const tarn__jinja_lis
     return mapped;
 }
 
+/* [1, 2]|map("string") is "1", "2". Arguments after the name are the filter's. They are looked at only if there is an
+ * item, as in Jinja, where a generator without items never runs. */
 static tarn__jinja_list *make_map(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                   int mode)
 {
     (void)mode;
+    /* Jinja's map begins with `if seq:`, so none and 0 give no items instead of an error. */
     const tarn__jinja_list *list = tarn__jinja_truth(r, input) ? tarn__jinja_iterate(r, input)
                                                                : tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
     if (!list->count)
@@ -125,8 +137,11 @@ static tarn__jinja_list *make_map(tarn__jinja_run *r, tarn__jinja_value input, c
 
 /* ---- select ------------------------------------------------------------------------------------------------------ */
 
+/* Bits of mode. MAPS stands alone. */
 enum { REJECTS = 1, BY_ATTRIBUTE = 2, MAPS = 4 };
 
+/* select, reject, selectattr and rejectattr: [0, 1, 2]|select is 1, 2; |reject("odd") is 0, 2; |selectattr("a", "eq",
+ * 1) asks for the attribute's value. Without a test, truth decides; the selected items are always whole. */
 static tarn__jinja_list *make_selection(tarn__jinja_run *r, tarn__jinja_value input,
                                         const tarn__jinja_arguments *arguments, int mode)
 {
@@ -141,9 +156,11 @@ static tarn__jinja_list *make_selection(tarn__jinja_run *r, tarn__jinja_value in
         tarn__jinja_fail(r, "missing parameter for attribute name");
     bool has_test = given > skip;
     const tarn__jinja_arguments *rest = rest_of(r, arguments, skip + has_test);
+    /* `given` counts the attribute, if there is one, the test's name and the test's own arguments, in this order. */
     for (size_t i = 0; i < list->count; i++) {
         tarn__jinja_value v =
             skip ? tarn__jinja_path(r, list->items[i], arguments->positional.items[0]) : list->items[i];
+        /* The test's name is read for each item, so a name that is no string fails only if there are items. */
         bool passes = has_test
                           ? tarn__jinja_apply_test(
                                 r, tarn__jinja_want_string(r, "select", arguments->positional.items[skip]), v, rest)
@@ -154,6 +171,7 @@ static tarn__jinja_list *make_selection(tarn__jinja_run *r, tarn__jinja_value in
     return selected;
 }
 
+/* Makes the iterator; nothing is evaluated yet. */
 static tarn__jinja_value lazy(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -169,6 +187,7 @@ static tarn__jinja_value attribute(tarn__jinja_run *r, tarn__jinja_value input, 
     tarn__jinja_value name;
     (void)mode;
     tarn__jinja_bind(r, "attr", arguments, "name", 1, &name);
+    /* Namespaces and loops keep attributes apart from methods, and an undefined value fails as with the dot. */
     const tarn__jinja_string *text = tarn__jinja_str(r, name);
     if (input.kind == TARN__JINJA_UNDEFINED || input.kind == TARN__JINJA_NAMESPACE || input.kind == TARN__JINJA_LOOP)
         return tarn__jinja_attribute(r, input, text);

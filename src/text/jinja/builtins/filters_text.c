@@ -1,4 +1,8 @@
-/* filters_text.c: filters of strings and numbers. */
+/* filters_text.c: filters of strings and numbers. Filters of strings take anything and work on its str(), but for those
+ * that Jinja writes with methods of str only; methods (methods_text.c) take strings alone. A result keeps the origins
+ * of the bytes that it copies.
+ *
+ * A new filter is a function and a row of the table at the end; the row's mode is what its function is called with. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,6 +10,7 @@
 #include "base/number_format.h"
 #include "text/jinja/eval.h"
 
+/* "aB"|upper is "AB", |lower "ab", |capitalize "Ab". */
 static tarn__jinja_value change_case(tarn__jinja_run *r, tarn__jinja_value input,
                                      const tarn__jinja_arguments *arguments, int mode)
 {
@@ -28,11 +33,13 @@ static tarn__jinja_value title(tarn__jinja_run *r, tarn__jinja_value input, cons
         const tarn__jinja_string *part = tarn__jinja_slice_of(r, s, at, at + size).as.string;
         tarn__jinja_build_string(
             r, &b, tarn__jinja_change_case(r, part, begins ? TARN__JINJA_UPPER : TARN__JINJA_LOWER).as.string);
+        /* The separators of Jinja's filter: whitespace, - ( { [ and <. */
         begins = tarn__jinja_is_space(code) || (code && code < 0x80 && strchr("-({[<", (int)code));
     }
     return tarn__jinja_built(r, &b);
 }
 
+/* " a "|trim is "a"; "xax"|trim("x") too: the argument is a set of characters. */
 static tarn__jinja_value trim(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -42,6 +49,7 @@ static tarn__jinja_value trim(tarn__jinja_run *r, tarn__jinja_value input, const
     return tarn__jinja_strip(r, tarn__jinja_str(r, input), characters, 3);
 }
 
+/* "aaa"|replace("a", "b", 2) is "bba". A count of none or below 0 replaces all. */
 static tarn__jinja_value replace(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                  int mode)
 {
@@ -53,6 +61,7 @@ static tarn__jinja_value replace(tarn__jinja_run *r, tarn__jinja_value input, co
                                tarn__jinja_str(r, values[1]), count);
 }
 
+/* 1|string is "1"; markup stays markup. */
 static tarn__jinja_value string(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -61,6 +70,8 @@ static tarn__jinja_value string(tarn__jinja_run *r, tarn__jinja_value input, con
     return (tarn__jinja_value){TARN__JINJA_STRING, {.string = tarn__jinja_str(r, input)}};
 }
 
+/* A copy that counts as escaped. Nothing is escaped by itself here (autoescape is off), so markup matters for + and the
+ * methods of markup only. */
 static tarn__jinja_value marked_safe(tarn__jinja_run *r, tarn__jinja_value v)
 {
     tarn__jinja_string *s = tarn__jinja_alloc(r->arena, 1, sizeof(*s));
@@ -69,6 +80,7 @@ static tarn__jinja_value marked_safe(tarn__jinja_run *r, tarn__jinja_value v)
     return (tarn__jinja_value){TARN__JINJA_STRING, {.string = s}};
 }
 
+/* "<b>"|safe: the text is HTML already. */
 static tarn__jinja_value safe(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -77,6 +89,7 @@ static tarn__jinja_value safe(tarn__jinja_run *r, tarn__jinja_value input, const
     return marked_safe(r, input);
 }
 
+/* escape leaves markup alone, forceescape does not. */
 static tarn__jinja_value escape(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -90,6 +103,7 @@ static tarn__jinja_value escape(tarn__jinja_run *r, tarn__jinja_value input, con
     return tarn__jinja_escape(r, input);
 }
 
+/* {"a": [1, none]}|tojson is {"a": [1, null]}; the result is no markup, as transformers replaces Jinja's filter. */
 static tarn__jinja_value tojson(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -99,6 +113,7 @@ static tarn__jinja_value tojson(tarn__jinja_run *r, tarn__jinja_value input, con
     return tarn__jinja_built(r, &b);
 }
 
+/* "%s and %d"|format("a", 1): the arguments are those of the % operator, as a tuple or, by keywords, a dict. */
 static tarn__jinja_value format(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -113,12 +128,15 @@ static tarn__jinja_value format(tarn__jinja_run *r, tarn__jinja_value input, con
 
 /* ---- lines and words --------------------------------------------------------------------------------------------- */
 
+/* The ends of lines of str.splitlines(), which are more than \n. */
 static bool is_line_end(uint32_t code)
 {
     return (code >= 0x0A && code <= 0x0D) || (code >= 0x1C && code <= 0x1E) || code == 0x85 || code == 0x2028 ||
            code == 0x2029;
 }
 
+/* "a\nb"|indent(2) is "a\n  b". The first line is indented with `first`, lines without text with `blank`; every end of
+ * a line becomes \n, as Jinja joins what splitlines() returned. A width may be a string. */
 static tarn__jinja_value indent(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -132,6 +150,7 @@ static tarn__jinja_value indent(tarn__jinja_run *r, tarn__jinja_value input, con
     else
         for (int64_t i = 0, width = tarn__jinja_index(r, "indent", values[0]); i < width; i++)
             tarn__jinja_build_text(r, &margin, " ");
+    /* The margin before the first line, and before lines without text. */
     bool begins = tarn__jinja_truth(r, values[1]), blanks = tarn__jinja_truth(r, values[2]);
     if (begins)
         tarn__jinja_build(r, &b, margin.text, margin.length, NULL);
@@ -143,6 +162,7 @@ static tarn__jinja_value indent(tarn__jinja_run *r, tarn__jinja_value input, con
             continue;
         }
         size += code == '\r' && at + 1 < s->length && s->text[at + 1] == '\n';
+        /* An end of the text looks like an end of a line: nothing is indented after it. */
         uint32_t next = '\n';
         tarn__jinja_decode(s->text + at + size, s->length - at - size, &next);
         tarn__jinja_build_text(r, &b, "\n");
@@ -152,6 +172,8 @@ static tarn__jinja_value indent(tarn__jinja_run *r, tarn__jinja_value input, con
     return tarn__jinja_like(r, tarn__jinja_built(r, &b), s);
 }
 
+/* "hello world foo"|truncate(9) is "hello...": at most `length` code points with `end`, cut before the last word that
+ * does not fit unless killwords. A text that is too long by `leeway` code points or fewer stays whole. */
 static tarn__jinja_value truncate(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                   int mode)
 {
@@ -160,16 +182,19 @@ static tarn__jinja_value truncate(tarn__jinja_run *r, tarn__jinja_value input, c
     (void)mode;
     tarn__jinja_bind(r, "truncate", arguments, "length killwords end leeway", 0, values);
     const tarn__jinja_string *end = tarn__jinja_want_string(r, "truncate", values[2]);
+    /* The end counts as part of the length, so a length below it cannot be met. */
     int64_t length = tarn__jinja_index(r, "truncate", values[0]), end_length = (int64_t)tarn__jinja_count(end),
             leeway = values[3].kind == TARN__JINJA_NONE ? 5 : tarn__jinja_index(r, "truncate", values[3]);
     if (length < end_length || leeway < 0)
         tarn__jinja_fail(r, "truncate: a length of at least %d is expected, and a leeway of at least 0",
                          (int)end_length);
+    /* Anything with a length that fits is returned as it is; only what must be cut has to be a string. */
     int64_t given = tarn__jinja_length(r, input);
     if (given <= length || given - length <= leeway)
         return input;
     const tarn__jinja_string *s = tarn__jinja_want_string(r, "truncate", input);
     size_t stop = tarn__jinja_offset(s, (size_t)(length - end_length));
+    /* rsplit(" ", 1): without a space nothing more is cut. */
     for (size_t at = stop; !tarn__jinja_truth(r, values[1]) && at > 0; at--)
         if (s->text[at - 1] == ' ') {
             stop = at - 1;
@@ -181,6 +206,7 @@ static tarn__jinja_value truncate(tarn__jinja_run *r, tarn__jinja_value input, c
     return tarn__jinja_like(r, tarn__jinja_built(r, &b), s);
 }
 
+/* The number of matches of \w+. */
 static tarn__jinja_value wordcount(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                    int mode)
 {
@@ -199,6 +225,7 @@ static tarn__jinja_value wordcount(tarn__jinja_run *r, tarn__jinja_value input, 
     return tarn__jinja_int(count);
 }
 
+/* The method of strings, for any value; the width is 80 unless given. */
 static tarn__jinja_value center(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -212,7 +239,8 @@ static tarn__jinja_value center(tarn__jinja_run *r, tarn__jinja_value input, con
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
-/* Python's int(text, base) and float(text): true if the text is a number. */
+/* Python's int(text, base): true if the text, without whitespace around it, is a number of that base that fits 64 bits.
+ * 0x may stand before base 16; underscores between digits: "1_000". */
 static bool parse_int(const tarn__jinja_string *s, int64_t base, int64_t *number)
 {
     size_t at = 0;
@@ -226,10 +254,12 @@ static bool parse_int(const tarn__jinja_string *s, int64_t base, int64_t *number
     for (bool was_digit = false; at < s->length; at++) {
         char c = s->text[at];
         int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10 : 99;
+        /* An underscore needs a digit on both sides. */
         if (c == '_' && was_digit && at + 1 < s->length) {
             was_digit = false;
             continue;
         }
+        /* Before the sum is formed, which could overflow. */
         if (digit >= base || sum > (uint64_t)(INT64_MAX - digit) / (uint64_t)base)
             return false;
         sum = sum * (uint64_t)base + (uint64_t)digit;
@@ -239,6 +269,8 @@ static bool parse_int(const tarn__jinja_string *s, int64_t base, int64_t *number
     return true;
 }
 
+/* Compares without regard to case, after a sign. `word` is in small letters; | 32 maps no other character to one of
+ * them that a number could have. */
 static bool is_word(const char *text, const char *word)
 {
     text += *text == '-' || *text == '+';
@@ -270,12 +302,15 @@ static bool is_decimal(const char *text)
     return *text == 0;
 }
 
+/* Python's float(text). The texts of the three special values have any case and a sign. Digits with underscores are not
+ * read here. */
 static bool parse_float(tarn__jinja_run *r, const tarn__jinja_string *s, double *number)
 {
     char text[400];
     const tarn__jinja_string *stripped = tarn__jinja_strip(r, s, tarn__jinja_none(), 3).as.string;
     if (stripped->length == 0 || stripped->length >= sizeof(text))
         return false;
+    /* A longer text is no number: digits beyond 400 characters do not occur. */
     memcpy(text, stripped->text, stripped->length);
     text[stripped->length] = 0;
     if (is_word(text, "inf") || is_word(text, "infinity"))
@@ -289,12 +324,15 @@ static bool parse_float(tarn__jinja_run *r, const tarn__jinja_string *s, double 
     return true;
 }
 
+/* int and float have a default for what is no number, but not for what is undefined. */
 static void check_defined(tarn__jinja_run *r, tarn__jinja_value v)
 {
     if (v.kind == TARN__JINJA_UNDEFINED)
         tarn__jinja_fail(r, "'%.*s' is undefined", (int)v.as.name->length, v.as.name->text);
 }
 
+/* "12.7"|int is 12: texts that are no int are read as a float and cut. "x"|int(5) is 5; infinity of a text gives the
+ * default, of a float an error, as in Jinja. */
 static tarn__jinja_value to_int(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -318,11 +356,13 @@ static tarn__jinja_value to_int(tarn__jinja_run *r, tarn__jinja_value input, con
         tarn__jinja_fail(r, "cannot convert float infinity to integer");
     if (!isfinite(number))
         return values[0];
+    /* Below 2^63, 9.223e18, with a margin: the cast of a larger number has no defined result. */
     if (fabs(number) >= 9.2e18)
         tarn__jinja_fail(r, "an integer is too large");
     return tarn__jinja_int((int64_t)number);
 }
 
+/* "1.5"|float is 1.5, "x"|float is 0.0. */
 static tarn__jinja_value to_float(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                   int mode)
 {
@@ -337,6 +377,7 @@ static tarn__jinja_value to_float(tarn__jinja_run *r, tarn__jinja_value input, c
                                                                                         : fallback;
 }
 
+/* The smallest int has no absolute value; the unary minus fails for it. */
 static tarn__jinja_value absolute(tarn__jinja_run *r, tarn__jinja_value input, const tarn__jinja_arguments *arguments,
                                   int mode)
 {
@@ -350,7 +391,9 @@ static tarn__jinja_value absolute(tarn__jinja_run *r, tarn__jinja_value input, c
     return integer < 0 ? tarn__jinja_unary(r, TARN__JINJA_T_SUB, input) : tarn__jinja_int(integer);
 }
 
-/* round(number, digits) of Python: half to even, in decimal. */
+/* round(number, digits) of Python: half to even, in decimal: 2.675 to 2 digits is 2.67, as the double is below it.
+ * printf() rounds the exact value correctly, so digits after the point are rounded by writing and reading them; for
+ * digits before it the number is scaled. */
 static double round_to(double number, int64_t digits)
 {
     char text[400];
@@ -358,15 +401,18 @@ static double round_to(double number, int64_t digits)
         return number;
     if (digits >= 0) {
         snprintf(text, sizeof(text), "%.*f", (int)digits, number);
+        /* The point of another locale. */
         for (char *at = text; *at; at++)
             if (*at == ',')
                 *at = '.';
         return tarn__number_parse(text);
     }
+    /* The number is nearer to 0 than to any multiple of a power of ten that is infinite. */
     double scale = pow(10, (double)-digits);
     return isinf(scale) ? copysign(0, number) : nearbyint(number / scale) * scale;
 }
 
+/* 2.5|round is 2.0, 25|round(-1) is 20: an int stays an int. method="ceil" and "floor" always give floats. */
 static tarn__jinja_value round_number(tarn__jinja_run *r, tarn__jinja_value input,
                                       const tarn__jinja_arguments *arguments, int mode)
 {
@@ -385,6 +431,7 @@ static tarn__jinja_value round_number(tarn__jinja_run *r, tarn__jinja_value inpu
         double number = round_to(tarn__jinja_number_of(input), digits);
         return tarn__jinja_is_integer(input) ? tarn__jinja_int((int64_t)number) : tarn__jinja_float(number);
     }
+    /* floor(x * 10^n) / 10^n, with the rounding errors that Jinja's own formula has. */
     double scale = pow(10, (double)digits), number = tarn__jinja_number_of(input) * scale;
     return tarn__jinja_float((is_ceil ? ceil(number) : floor(number)) / scale);
 }

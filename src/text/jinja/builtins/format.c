@@ -1,4 +1,11 @@
-/* format.c: Python's two ways to format: "%s" % value and "{}".format(value). */
+/* format.c: Python's two ways to format: "%s" % value and "{}".format(value). Both become a spec, and both print text,
+ * ints and floats with the same functions.
+ *
+ *     "%05d|%-5s|%+d" % (42, "ab", 3)           00042|ab   |+3
+ *     "{:>5}|{0.name}|{n!r:^7}|{:,}"            positions, attributes, conversions, groups of digits
+ *
+ * Widths count code points. Padding is the template's own, whatever was padded; the text keeps its origins. A width
+ * above MAX_WIDTH is an error, so that a format cannot ask for memory without end. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,9 +23,11 @@ typedef struct spec {
 
 #define MAX_WIDTH 100000
 
+/* `align` is <, > or ^; the middle has the larger half after the text. */
 static void pad(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const tarn__jinja_string *text, char align)
 {
     int64_t count = s->width - (int64_t)tarn__jinja_count(text);
+    /* A text wider than the width is not cut. */
     int64_t before = count <= 0 ? 0 : align == '>' ? count : align == '^' ? count / 2 : 0;
     for (int64_t i = 0; i < before; i++)
         tarn__jinja_build_code(r, b, s->fill, 0);
@@ -27,9 +36,10 @@ static void pad(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const
         tarn__jinja_build_code(r, b, s->fill, 0);
 }
 
-/* Digits with their sign; the zeros of a width come between both. */
+/* Digits with their sign; the zeros of a width come between both: -0042. An explicit alignment turns the zeros off. */
 static void put_number(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const char *digits, bool is_negative)
 {
+    /* Positive numbers have no sign unless the spec asks for + or a space. */
     char sign[2] = {is_negative ? '-' : s->sign == '+' || s->sign == ' ' ? s->sign : 0, 0};
     tarn__jinja_builder text = {0};
     int64_t zeros = s->zero && !s->align ? s->width - (int64_t)strlen(digits) - (sign[0] != 0) : 0;
@@ -52,8 +62,11 @@ static void group(char *to, const char *from)
     strcpy(to, from + whole);
 }
 
+/* The sign is printed apart, so the digits are those of the absolute value; 800 bytes hold the largest double (309
+ * digits) with 300 digits after the point. */
 static void format_float(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, double number, char type)
 {
+    /* The type replaces the f; % is f of a hundred times the number. */
     char format[] = "%.*f", digits[800], grouped[1100];
     int precision = s->precision < 0 ? 6 : s->precision > 300 ? 300 : (int)s->precision;
     double size = type == '%' ? fabs(number) * 100 : fabs(number);
@@ -71,11 +84,13 @@ static void format_float(tarn__jinja_run *r, tarn__jinja_builder *b, const spec 
     put_number(r, b, s, s->comma ? grouped : digits, signbit(number) && !isnan(number));
 }
 
+/* The absolute value of INT64_MIN is formed unsigned. */
 static void format_int(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, int64_t number, char type)
 {
     char digits[80], grouped[110];
     uint64_t size = number < 0 ? (uint64_t)0 - (uint64_t)number : (uint64_t)number;
     if (type == 'b') {
+        /* printf() has no binary digits; 0 has one. */
         int count = 1;
         while (count < 64 && size >> count)
             count++;
@@ -93,6 +108,7 @@ static void format_int(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s
     put_number(r, b, s, s->comma ? grouped : digits, number < 0);
 }
 
+/* A precision cuts the text to as many code points: "%.2s". */
 static void format_text(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const tarn__jinja_string *text,
                         char align)
 {
@@ -100,6 +116,7 @@ static void format_text(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *
     pad(r, b, s, tarn__jinja_slice_of(r, text, 0, end).as.string, s->align ? s->align : align);
 }
 
+/* Types that print ints as floats too. */
 static bool is_float_type(char type)
 {
     return type && strchr("eEfFgG%", type);
@@ -107,6 +124,7 @@ static bool is_float_type(char type)
 
 /* ---- percent ----------------------------------------------------------------------------------------------------- */
 
+/* Digits as a number; the position after them. It stops growing above MAX_WIDTH, which the caller refuses. */
 static size_t read_count(const tarn__jinja_string *f, size_t at, int64_t *count)
 {
     for (*count = 0; at < f->length && f->text[at] >= '0' && f->text[at] <= '9'; at++)
@@ -114,9 +132,11 @@ static size_t read_count(const tarn__jinja_string *f, size_t at, int64_t *count)
     return at;
 }
 
+/* %[flags][width][.precision]type; the position after it. * for a width from the arguments is not supported. */
 static size_t read_percent(tarn__jinja_run *r, const tarn__jinja_string *f, size_t at, spec *s)
 {
     *s = (spec){.fill = ' ', .precision = -1};
+    /* Flags have any order. - overrides 0, and + a space. */
     for (; at < f->length && f->text[at] && strchr("#0- +", f->text[at]); at++) {
         s->zero |= f->text[at] == '0';
         s->alternate |= f->text[at] == '#';
@@ -134,15 +154,18 @@ static size_t read_percent(tarn__jinja_run *r, const tarn__jinja_string *f, size
     return at + 1;
 }
 
+/* %s and %r print anything. %d takes floats and cuts them; %x does not. */
 static void put_percent(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, tarn__jinja_value v)
 {
     tarn__jinja_builder text = {0};
+    /* i and u are old names of d. */
     bool is_int = strchr("diu", s->type) != NULL;
     if (s->type == 's' || s->type == 'r' || s->type == 'a') {
         if (s->type == 's')
             tarn__jinja_print(r, &text, v);
         else
             tarn__jinja_repr(r, &text, v);
+        /* Zeros do not pad text. */
         spec plain = *s;
         plain.zero = false;
         format_text(r, b, &plain, tarn__jinja_built(r, &text).as.string, '>');
@@ -164,8 +187,10 @@ static size_t read_key(tarn__jinja_run *r, const tarn__jinja_string *f, size_t a
     if (!*has_key)
         return at;
     const char *end = memchr(f->text + at, ')', f->length - at);
+    /* Keys need a dict as the one argument. */
     if (!end || arguments.kind != TARN__JINJA_DICT)
         tarn__jinja_fail(r, "format requires a mapping");
+    /* %(key)s: no parentheses within the key. */
     size_t stop = (size_t)(end - f->text);
     const tarn__jinja_value *found = tarn__jinja_dict_find_text(arguments.as.dict, f->text + at + 1, stop - at - 1);
     if (!found)
@@ -182,6 +207,7 @@ static bool is_mapping(tarn__jinja_value v)
            v.kind == TARN__JINJA_UNDEFINED;
 }
 
+/* A tuple gives its items in turn, anything else is the one value. %% consumes nothing. */
 tarn__jinja_value tarn__jinja_format_percent(tarn__jinja_run *r, const tarn__jinja_string *f,
                                              tarn__jinja_value arguments)
 {
@@ -211,6 +237,7 @@ tarn__jinja_value tarn__jinja_format_percent(tarn__jinja_run *r, const tarn__jin
         used += !has_key;
         put_percent(r, &b, &s, f->is_markup && s.type == 's' ? tarn__jinja_escape(r, v) : v);
     }
+    /* Only a mapping may have more than the format uses: the rest of a tuple is an error. */
     if (used < count && !any_key && !is_mapping(arguments))
         tarn__jinja_fail(r, "not all arguments converted during string formatting");
     return tarn__jinja_like(r, tarn__jinja_built(r, &b), f);
@@ -218,6 +245,7 @@ tarn__jinja_value tarn__jinja_format_percent(tarn__jinja_run *r, const tarn__jin
 
 /* ---- braces ------------------------------------------------------------------------------------------------------ */
 
+/* [[fill]align][sign][0][width][,][.precision][type]: the fill is any code point, if an alignment follows it. */
 static spec read_spec(tarn__jinja_run *r, const tarn__jinja_string *f)
 {
     spec s = {.fill = ' ', .precision = -1};
@@ -249,6 +277,9 @@ static spec read_spec(tarn__jinja_run *r, const tarn__jinja_string *f)
     return s;
 }
 
+/* The default alignment is left for text, right for numbers. A bool without a type prints as text, a float with a
+ * precision alone as by g: "{:.3}" of 3.14159 is 3.14. Anything prints with an empty spec; objects have no __format__
+ * of their own. */
 static void put_braces(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_string *f, tarn__jinja_value v)
 {
     spec s = read_spec(r, f);
@@ -275,6 +306,7 @@ static tarn__jinja_value field_value(tarn__jinja_run *r, const tarn__jinja_strin
         end++;
     int64_t index = (int64_t)*next;
     tarn__jinja_value v;
+    /* {} takes the positions in turn; {0} and {name} do not count. */
     if (end == 0)
         (*next)++;
     if (end == 0 || read_count(name, 0, &index) == end) {
@@ -287,6 +319,7 @@ static tarn__jinja_value field_value(tarn__jinja_run *r, const tarn__jinja_strin
             tarn__jinja_fail(r, "a field of the format is missing");
         v = *found;
     }
+    /* Attributes and subscripts, as "0.name[key][2]". */
     while (end < name->length) {
         size_t begin = end + 1;
         char open = name->text[end];
@@ -304,12 +337,15 @@ static tarn__jinja_value field_value(tarn__jinja_run *r, const tarn__jinja_strin
     return v;
 }
 
+/* The inside of braces: name[!conversion][:spec]; the name may be empty. */
 static void put_field(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_string *field,
                       const tarn__jinja_arguments *arguments, size_t *next)
 {
+    /* The first colon ends the name, so a subscript cannot contain one. */
     const char *colon = field->length ? memchr(field->text, ':', field->length) : NULL;
     size_t end = colon ? (size_t)(colon - field->text) : field->length, name = end;
     char conversion = 0;
+    /* !r and !s turn the value into text before the spec applies to it. */
     if (end >= 2 && field->text[end - 2] == '!') {
         conversion = field->text[end - 1];
         name = end - 2;
@@ -327,6 +363,7 @@ static void put_field(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__ji
     put_braces(r, b, tarn__jinja_slice_of(r, field, colon ? end + 1 : field->length, field->length).as.string, v);
 }
 
+/* {{ and }} stand for braces. A spec cannot have fields in itself, as in "{:{width}}". */
 tarn__jinja_value tarn__jinja_format_braces(tarn__jinja_run *r, const tarn__jinja_string *f,
                                             const tarn__jinja_arguments *arguments)
 {

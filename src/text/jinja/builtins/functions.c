@@ -1,4 +1,5 @@
-/* functions.c: arguments of calls, and the global functions. */
+/* functions.c: arguments of calls, and the global functions: those of Jinja (range, dict, namespace, cycler, joiner)
+ * and of transformers (raise_exception, strftime_now). */
 #include <string.h>
 #include <time.h>
 
@@ -18,6 +19,7 @@ static int index_of(const char *names, const tarn__jinja_string *name)
     return -1;
 }
 
+/* Names of a list as tarn__jinja_bind() takes it. */
 static int count_names(const char *names)
 {
     int count = *names != 0;
@@ -26,6 +28,9 @@ static int count_names(const char *names)
     return count;
 }
 
+/* tarn__jinja_bind(r, "indent", arguments, "width first blank", 0, values) sets values[0 … 2] where the call gives
+ * them; the caller has put the defaults there. The first `required` names must be given. One `/` at the start is for
+ * functions whose parameters have positions only. */
 void tarn__jinja_bind(tarn__jinja_run *r, const char *function, const tarn__jinja_arguments *arguments,
                       const char *names, int required, tarn__jinja_value *values)
 {
@@ -41,16 +46,19 @@ void tarn__jinja_bind(tarn__jinja_run *r, const char *function, const tarn__jinj
     for (size_t i = 0; i < arguments->keywords.count; i++) {
         const tarn__jinja_string *name = arguments->keywords.pairs[i].key.as.string;
         int index = index_of(names, name);
+        /* A keyword for a parameter that has a position already is unexpected too. */
         if (index < 0 || (size_t)index < given)
             tarn__jinja_fail(r, "%s() got an unexpected keyword argument '%.*s'", function, (int)(name->length & 63),
                              name->text);
         values[index] = arguments->keywords.pairs[i].value;
         found += index < required;
     }
+    /* `found` counts the required ones given by keyword, and a keyword is never one that has a position too. */
     if ((given < (size_t)required ? (int)given : required) + found < required)
         tarn__jinja_fail(r, "%s() takes at least %d arguments", function, required);
 }
 
+/* What Python's operator.index() accepts: an int or bool, no float. */
 int64_t tarn__jinja_index(tarn__jinja_run *r, const char *function, tarn__jinja_value v)
 {
     if (!tarn__jinja_is_integer(v))
@@ -58,6 +66,7 @@ int64_t tarn__jinja_index(tarn__jinja_run *r, const char *function, tarn__jinja_
     return tarn__jinja_integer_of(v);
 }
 
+/* Where Jinja would raise an error in the middle of a method of str. */
 const tarn__jinja_string *tarn__jinja_want_string(tarn__jinja_run *r, const char *function, tarn__jinja_value v)
 {
     if (v.kind != TARN__JINJA_STRING)
@@ -69,6 +78,7 @@ const tarn__jinja_string *tarn__jinja_want_string(tarn__jinja_run *r, const char
 
 #define MAX_RANGE 100000 /* the sandbox's */
 
+/* range(3), range(1, 3), range(3, 0, -1). Its numbers are made when they are asked for. */
 static tarn__jinja_value make_range(tarn__jinja_run *r, const tarn__jinja_arguments *arguments)
 {
     size_t count = arguments->positional.count;
@@ -82,7 +92,9 @@ static tarn__jinja_value make_range(tarn__jinja_run *r, const tarn__jinja_argume
     if (bounds[2] == 0)
         tarn__jinja_fail(r, "range() arg 3 must not be zero");
     bool is_up = bounds[2] > 0;
+    /* (span - 1) / step + 1 numbers; the sandbox's limit is checked before the sum. */
     if (is_up ? bounds[0] < bounds[1] : bounds[0] > bounds[1]) {
+        /* Unsigned, since the difference of two int64_t may not fit one. */
         uint64_t span = is_up ? (uint64_t)bounds[1] - (uint64_t)bounds[0] : (uint64_t)bounds[0] - (uint64_t)bounds[1],
                  step = is_up ? (uint64_t)bounds[2] : (uint64_t)0 - (uint64_t)bounds[2];
         if ((span - 1) / step >= MAX_RANGE)
@@ -98,6 +110,7 @@ static tarn__jinja_value make_dict(tarn__jinja_run *r, const tarn__jinja_argumen
     tarn__jinja_value dict = tarn__jinja_dict_new(r);
     if (arguments->positional.count > 1)
         tarn__jinja_fail(r, "dict expected at most 1 argument, got %zu", arguments->positional.count);
+    /* A dict is copied; otherwise each item is a pair, which may be any iterable of two. */
     if (arguments->positional.count) {
         tarn__jinja_value from = arguments->positional.items[0];
         bool is_dict = from.kind == TARN__JINJA_DICT;
@@ -117,6 +130,8 @@ static tarn__jinja_value make_dict(tarn__jinja_run *r, const tarn__jinja_argumen
     return dict;
 }
 
+/* namespace(a=1): a dict whose members {% set ns.a = … %} changes. The sandbox shows no attribute that begins with _,
+ * so none is accepted. */
 static tarn__jinja_value make_namespace(tarn__jinja_run *r, const tarn__jinja_arguments *arguments)
 {
     tarn__jinja_value dict = make_dict(r, arguments);
@@ -129,6 +144,7 @@ static tarn__jinja_value make_namespace(tarn__jinja_run *r, const tarn__jinja_ar
     return dict;
 }
 
+/* cycler("odd", "even") with next(), current and reset(). */
 static tarn__jinja_value make_cycler(tarn__jinja_run *r, const tarn__jinja_arguments *arguments)
 {
     tarn__jinja_cycler *cycler = tarn__jinja_alloc(r->arena, 1, sizeof(*cycler));
@@ -140,6 +156,7 @@ static tarn__jinja_value make_cycler(tarn__jinja_run *r, const tarn__jinja_argum
     return (tarn__jinja_value){TARN__JINJA_CYCLER, {.cycler = cycler}};
 }
 
+/* joiner(", "): called before each item of a list, it separates them. */
 static tarn__jinja_value make_joiner(tarn__jinja_run *r, const tarn__jinja_arguments *arguments)
 {
     tarn__jinja_value separator = TARN__JINJA_TEXT(", ");
@@ -150,6 +167,7 @@ static tarn__jinja_value make_joiner(tarn__jinja_run *r, const tarn__jinja_argum
     return (tarn__jinja_value){TARN__JINJA_JOINER, {.cycler = joiner}};
 }
 
+/* A template refuses its input by this; the rest of the message is the template's. */
 static tarn__jinja_value raise_exception(tarn__jinja_run *r, const tarn__jinja_arguments *arguments)
 {
     tarn__jinja_value message;
@@ -173,21 +191,25 @@ static void put_date(tarn__jinja_run *r, tarn__jinja_builder *b, char letter, co
     case 'A': tarn__jinja_build_text(r, b, days[now->tm_wday % 7]); return;
     case 'a': tarn__jinja_build(r, b, days[now->tm_wday % 7], 3, NULL); return;
     case 'p': tarn__jinja_build_text(r, b, now->tm_hour < 12 ? "AM" : "PM"); return;
+    /* The time has no fraction and no zone: %f is zeros, %z and %Z are empty, as for a datetime without a time zone. */
     case 'f': tarn__jinja_build_text(r, b, "000000"); return;
     case 'z':
     case 'Z': return;
     default: break;
     }
+    /* The rest prints numbers and fixed signs, which the locale does not change. */
     if (!letter || !strchr("YmdHIMSyjeDTFRUWwuCGVnt%", letter))
         tarn__jinja_fail(r, "strftime_now: unknown directive '%%%c'", letter);
     tarn__jinja_build(r, b, text, strftime(text, sizeof(text), format, now), NULL);
 }
 
+/* strftime_now("%d %b %Y") is "26 Jul 2024". %-d, a GNU extension, removes a zero before the number. */
 static tarn__jinja_value strftime_now(tarn__jinja_run *r, const tarn__jinja_arguments *arguments)
 {
     tarn__jinja_value argument;
     tarn__jinja_bind(r, "strftime_now", arguments, "format", 1, &argument);
     const tarn__jinja_string *format = tarn__jinja_want_string(r, "strftime_now", argument);
+    /* Read for each call; a context with a time gives the same one to all. */
     struct tm now = r->context->now;
     time_t seconds = time(NULL);
     if (!r->context->has_time)
@@ -198,6 +220,7 @@ static tarn__jinja_value strftime_now(tarn__jinja_run *r, const tarn__jinja_argu
             tarn__jinja_build(r, &b, format->text + i, 1, NULL);
             continue;
         }
+        /* The letter after the minus, if there is one. */
         bool trims = format->text[++i] == '-' && i + 1 < format->length;
         i += trims;
         tarn__jinja_builder part = {0};
@@ -208,6 +231,7 @@ static tarn__jinja_value strftime_now(tarn__jinja_run *r, const tarn__jinja_argu
     return tarn__jinja_built(r, &b);
 }
 
+/* lipsum is missing: it is for drafts of web pages. */
 const tarn__jinja_function *tarn__jinja_find_function(const char *name, size_t length)
 {
     static const tarn__jinja_function functions[] = {

@@ -1,10 +1,13 @@
-/* json.c: tojson as transformers defines it: json.dumps() with ensure_ascii, indent, separators and sort_keys. */
+/* json.c: tojson as transformers defines it: json.dumps() with ensure_ascii, indent, separators and sort_keys, without
+ * the escapes of HTML that Jinja's own filter makes: {"a": [1, null], "b": "é"}. Characters keep their origin, also as
+ * escapes; brackets, quotes and numbers are the template's. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "text/jinja/eval.h"
 
+/* The options of a call, and the level of indentation. */
 typedef struct writer {
     tarn__jinja_run *r;
     tarn__jinja_builder *b;
@@ -14,9 +17,12 @@ typedef struct writer {
     int level;
 } writer;
 
+/* A character of a string. Beyond U+FFFF an escape is a pair of surrogates, whose halves these sums give. ASCII output
+ * escapes DEL too, as json.dumps() does. */
 static void put_escaped(writer *w, uint32_t code, uint8_t origin)
 {
     static const char special[] = "\"\\\n\r\t\f\b", letters[] = "\"\\nrtfb";
+    /* The escapes of one letter; `special` and `letters` are in the same order. */
     const char *found = code && code < 0x80 ? strchr(special, (int)code) : NULL;
     char text[16];
     uint8_t origins[16];
@@ -33,6 +39,7 @@ static void put_escaped(writer *w, uint32_t code, uint8_t origin)
     tarn__jinja_build(w->r, w->b, text, strlen(text), origin ? origins : NULL);
 }
 
+/* Bytes that are not UTF-8 become U+FFFD. */
 static void put_string(writer *w, const tarn__jinja_string *s)
 {
     uint32_t code;
@@ -44,6 +51,7 @@ static void put_string(writer *w, const tarn__jinja_string *s)
     tarn__jinja_build_text(w->r, w->b, "\"");
 }
 
+/* The break before an item or a closing bracket, with an indent only. */
 static void put_line(writer *w)
 {
     if (!w->indent)
@@ -53,6 +61,7 @@ static void put_line(writer *w)
         tarn__jinja_build_string(w->r, w->b, w->indent);
 }
 
+/* Numbers that are not finite have Python's names, which are no JSON. */
 static void put_scalar(writer *w, tarn__jinja_value v)
 {
     static const char *const not_finite[] = {"NaN", "-Infinity", "Infinity"};
@@ -72,6 +81,7 @@ static void put(writer *w, tarn__jinja_value v);
 
 static void put_list(writer *w, const tarn__jinja_list *list)
 {
+    /* Empty lists and dicts stay on their line: [] and {}. */
     tarn__jinja_build_text(w->r, w->b, "[");
     w->level++;
     for (size_t i = 0; i < list->count; i++) {
@@ -86,6 +96,7 @@ static void put_list(writer *w, const tarn__jinja_list *list)
     tarn__jinja_build_text(w->r, w->b, "]");
 }
 
+/* Keys are strings in JSON: {1: 2} becomes {"1": 2}, {none: 2} {"null": 2}. */
 static void put_key(writer *w, tarn__jinja_value key)
 {
     if (key.kind == TARN__JINJA_STRING) {
@@ -99,8 +110,10 @@ static void put_key(writer *w, tarn__jinja_value key)
     tarn__jinja_build_text(w->r, w->b, "\"");
 }
 
+/* Sorted keys are compared as Python compares them, so keys of mixed types are an error. */
 static void put_dict(writer *w, const tarn__jinja_dict *dict)
 {
+    /* A list of keys in the order of the output. */
     tarn__jinja_list *keys = tarn__jinja_list_new(w->r, TARN__JINJA_LIST, 0).as.list;
     for (size_t i = 0; i < dict->count; i++)
         tarn__jinja_append(w->r, keys, dict->pairs[i].key);
@@ -114,6 +127,7 @@ static void put_dict(writer *w, const tarn__jinja_dict *dict)
         put_line(w);
         put_key(w, keys->items[i]);
         tarn__jinja_build_string(w->r, w->b, w->colon);
+        /* Without sorting, the list and the dict have the same order. */
         put(w, w->sorts ? *tarn__jinja_dict_find(w->r, dict, keys->items[i]) : dict->pairs[i].value);
     }
     w->level--;
@@ -122,6 +136,7 @@ static void put_dict(writer *w, const tarn__jinja_dict *dict)
     tarn__jinja_build_text(w->r, w->b, "}");
 }
 
+/* One value of any kind. Markup is a string, iterators are no JSON. */
 static void put(writer *w, tarn__jinja_value v)
 {
     tarn__jinja_enter(w->r);
@@ -137,6 +152,7 @@ static void put(writer *w, tarn__jinja_value v)
     tarn__jinja_leave(w->r);
 }
 
+/* What a level is indented by; NULL: everything on one line. indent=0 is an empty string, which still breaks lines. */
 static const tarn__jinja_string *indent_of(tarn__jinja_run *r, tarn__jinja_value v)
 {
     if (v.kind == TARN__JINJA_NONE || v.kind == TARN__JINJA_STRING)
@@ -144,17 +160,20 @@ static const tarn__jinja_string *indent_of(tarn__jinja_run *r, tarn__jinja_value
     if (!tarn__jinja_is_integer(v))
         tarn__jinja_fail(r, "tojson: indent must be an int or a string, not %s", tarn__jinja_type_name(v));
     tarn__jinja_builder b = {0};
+    /* A negative indent is 0, as in Python. */
     for (int64_t i = 0; i < tarn__jinja_integer_of(v); i++)
         tarn__jinja_build_text(r, &b, " ");
     return tarn__jinja_built(r, &b).as.string;
 }
 
+/* separators is a pair, (", ", ": ") unless there is an indent, which drops the space after the comma. */
 void tarn__jinja_json(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_arguments *arguments,
                       tarn__jinja_builder *b)
 {
     tarn__jinja_value options[4] = {tarn__jinja_bool(false), tarn__jinja_none(), tarn__jinja_none(),
                                     tarn__jinja_bool(false)};
     tarn__jinja_bind(r, "tojson", arguments, "ensure_ascii indent separators sort_keys", 0, options);
+    /* is_ascii, sorts and indent are set here; the separators depend on the indent. */
     writer w = {
         r,    b, tarn__jinja_truth(r, options[0]), tarn__jinja_truth(r, options[3]), indent_of(r, options[1]), NULL,
         NULL, 0};
@@ -162,6 +181,7 @@ void tarn__jinja_json(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja
     w.colon = TARN__JINJA_TEXT(": ").as.string;
     if (options[2].kind != TARN__JINJA_NONE) {
         const tarn__jinja_list *both = tarn__jinja_iterate(r, options[2]);
+        /* Any iterable of two strings, as a list or tuple. */
         if (both->count != 2)
             tarn__jinja_fail(r, "tojson: separators must be two strings");
         w.comma = tarn__jinja_want_string(r, "tojson", both->items[0]);

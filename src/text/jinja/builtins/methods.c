@@ -1,4 +1,6 @@
-/* methods.c: methods of dicts, lists and loops, and the table of all methods. */
+/* methods.c: methods of dicts, lists and loops, and the table of all methods. A method is looked up by name when an
+ * attribute is read, and bound to its object (tarn__jinja_method). Methods that change their object are missing: the
+ * sandbox hides them. */
 #include <string.h>
 
 #include "text/jinja/builtins/methods.h"
@@ -6,6 +8,7 @@
 
 /* ---- dicts ------------------------------------------------------------------------------------------------------- */
 
+/* d.get(key, default). A key whose value is none is there. */
 static tarn__jinja_value dict_get(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                   int mode)
 {
@@ -18,13 +21,15 @@ static tarn__jinja_value dict_get(tarn__jinja_run *r, tarn__jinja_value self, co
     return found ? *found : values[1];
 }
 
-/* keys(), values() and items(): `mode` is the kind of the view. */
+/* keys(), values() and items(): `mode` is the kind of the view. A view is a copy of the moment; dicts do not change, so
+ * none can tell. */
 static tarn__jinja_value dict_view(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                    int mode)
 {
     tarn__jinja_bind(r, "items", arguments, "", 0, NULL);
     tarn__jinja_value list = tarn__jinja_list_new(r, (tarn__jinja_kind)mode, self.as.dict->count);
     for (size_t i = 0; i < self.as.dict->count; i++) {
+        /* The order of insertion, as in Python. */
         const tarn__jinja_pair *pair = &self.as.dict->pairs[i];
         tarn__jinja_append(r, list.as.list,
                            mode == TARN__JINJA_KEYS     ? pair->key
@@ -34,6 +39,7 @@ static tarn__jinja_value dict_view(tarn__jinja_run *r, tarn__jinja_value self, c
     return list;
 }
 
+/* Immutable values are their own copies. */
 static tarn__jinja_value copy(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -44,6 +50,7 @@ static tarn__jinja_value copy(tarn__jinja_run *r, tarn__jinja_value self, const 
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
+/* Lists, tuples and ranges. Fails if the item is not there. */
 static tarn__jinja_value list_index(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                     int mode)
 {
@@ -57,6 +64,7 @@ static tarn__jinja_value list_index(tarn__jinja_run *r, tarn__jinja_value self, 
     tarn__jinja_fail(r, "the value is not in the list");
 }
 
+/* Equality decides: [1, 1.0, true].count(1) is 3. */
 static tarn__jinja_value list_count(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                     int mode)
 {
@@ -72,6 +80,7 @@ static tarn__jinja_value list_count(tarn__jinja_run *r, tarn__jinja_value self, 
 
 /* ---- loops and cyclers ------------------------------------------------------------------------------------------- */
 
+/* loop.cycle("odd", "even"): by the iteration's index. */
 static tarn__jinja_value loop_cycle(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                     int mode)
 {
@@ -81,6 +90,7 @@ static tarn__jinja_value loop_cycle(tarn__jinja_run *r, tarn__jinja_value self, 
     return arguments->positional.items[self.as.loop->index % arguments->positional.count];
 }
 
+/* loop.changed(x): true at the first call and when the arguments differ from those of the last one. */
 static tarn__jinja_value loop_changed(tarn__jinja_run *r, tarn__jinja_value self,
                                       const tarn__jinja_arguments *arguments, int mode)
 {
@@ -89,15 +99,19 @@ static tarn__jinja_value loop_changed(tarn__jinja_run *r, tarn__jinja_value self
     (void)mode;
     for (size_t i = 0; i < arguments->positional.count; i++)
         tarn__jinja_append(r, now.as.list, arguments->positional.items[i]);
+    /* No call yet: changed. */
     bool changed = !last.as.list || !tarn__jinja_equal(r, last, now);
     self.as.loop->changed = now.as.list;
     return tarn__jinja_bool(changed);
 }
 
+/* revindex and last count what passes the condition, as loop->items holds that if the body reads loop
+ * (statements.c). */
 tarn__jinja_value tarn__jinja_loop_attribute(tarn__jinja_run *r, tarn__jinja_loop *loop, const tarn__jinja_string *name)
 {
     tarn__jinja_value n = {TARN__JINJA_STRING, {.string = name}}, self = {TARN__JINJA_LOOP, {.loop = loop}};
     int64_t index = (int64_t)loop->index, count = (int64_t)loop->items->count;
+    /* Made for each lookup, whichever of them is asked for: none allocates. */
     const struct {
         const char *name;
         tarn__jinja_value value;
@@ -139,11 +153,13 @@ static const tarn__jinja_method_row dict_methods[] = {{"get", dict_get, 0},
                                                       {"items", dict_view, TARN__JINJA_ITEMS},
                                                       {"copy", copy, 0},
                                                       {NULL, NULL, 0}};
+/* list.index() takes no bounds here. */
 static const tarn__jinja_method_row list_methods[] = {
     {"index", list_index, 0}, {"count", list_count, 0}, {"copy", copy, 0}, {NULL, NULL, 0}};
 static const tarn__jinja_method_row cycler_methods[] = {
     {"next", cycler_next, 0}, {"reset", cycler_next, 1}, {NULL, NULL, 0}};
 
+/* Views, numbers and namespaces have no methods here. */
 static const tarn__jinja_method_row *table_of(tarn__jinja_kind kind)
 {
     static const tarn__jinja_method_row none[] = {{NULL, NULL, 0}};
@@ -158,6 +174,8 @@ static const tarn__jinja_method_row *table_of(tarn__jinja_kind kind)
     }
 }
 
+/* Tuples and ranges share the methods of lists but copy(), which theirs do not have in Python. `current` and a macro's
+ * `name` are attributes, no methods. */
 tarn__jinja_value tarn__jinja_find_method(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_string *name)
 {
     tarn__jinja_value n = {TARN__JINJA_STRING, {.string = name}};

@@ -1,4 +1,5 @@
-/* methods.h: rows of the tables of methods. */
+/* methods.h: rows of the tables of methods. `call` gets the object as self; `mode` lets methods share a function.
+ * A new method is a function and a row; tarn__jinja_find_method() finds it by the kind of its object. */
 #ifndef TARN__METHODS_H
 #define TARN__METHODS_H
 

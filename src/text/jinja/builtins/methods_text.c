@@ -1,4 +1,8 @@
-/* methods_text.c: methods of strings, and what filters share with them. */
+/* methods_text.c: methods of strings, and what filters share with them. Positions that templates see count code points,
+ * those inside are bytes. Parts of a string are slices that share its bytes and origins. What cannot split a code point
+ * is compared by bytes: UTF-8 has no code point whose bytes occur within another's.
+ *
+ * The names in errors are those of Python's functions, shared by methods of one kind. */
 #include <string.h>
 
 #include "text/jinja/builtins/methods.h"
@@ -6,6 +10,7 @@
 
 /* ---- shared with filters ----------------------------------------------------------------------------------------- */
 
+/* memchr() skips to the part's first byte, so only candidates are compared. An empty part is found at `from`. */
 size_t tarn__jinja_find(const tarn__jinja_string *s, size_t from, const tarn__jinja_string *part)
 {
     for (size_t at = from; at + part->length <= s->length; at++) {
@@ -19,8 +24,10 @@ size_t tarn__jinja_find(const tarn__jinja_string *s, size_t from, const tarn__ji
     return SIZE_MAX;
 }
 
+/* The last occurrence that ends at or before `end`; SIZE_MAX: none. */
 static size_t find_last(const tarn__jinja_string *s, size_t end, const tarn__jinja_string *part)
 {
+    /* `at` is the end of a candidate, down to the part's length. */
     for (size_t at = end + 1; at-- > part->length;)
         if (part->length == 0 || memcmp(s->text + at - part->length, part->text, part->length) == 0)
             return at - part->length;
@@ -36,6 +43,7 @@ static size_t previous(const tarn__jinja_string *s, size_t end)
     return at;
 }
 
+/* `characters` is a set; NULL: whitespace. */
 static bool is_stripped(const tarn__jinja_string *s, size_t at, size_t size, const tarn__jinja_string *characters)
 {
     uint32_t code, other;
@@ -50,6 +58,8 @@ static bool is_stripped(const tarn__jinja_string *s, size_t at, size_t size, con
     return false;
 }
 
+/* "xax".strip("x") is "a". `previous` never goes below begin, as a code point that was kept on the left is kept
+ * whole. */
 tarn__jinja_value tarn__jinja_strip(tarn__jinja_run *r, const tarn__jinja_string *s, tarn__jinja_value characters,
                                     int sides)
 {
@@ -65,6 +75,8 @@ tarn__jinja_value tarn__jinja_strip(tarn__jinja_run *r, const tarn__jinja_string
     return tarn__jinja_slice_of(r, s, begin, end);
 }
 
+/* "abab".replace("a", "x", 1) is "xbab"; count -1 replaces all. An empty `old` is found before each code point and at
+ * the end: "ab".replace("", "-") is "-a-b-". */
 tarn__jinja_value tarn__jinja_replace(tarn__jinja_run *r, const tarn__jinja_string *s, const tarn__jinja_string *old,
                                       const tarn__jinja_string *new, int64_t count)
 {
@@ -87,6 +99,7 @@ tarn__jinja_value tarn__jinja_replace(tarn__jinja_run *r, const tarn__jinja_stri
     return tarn__jinja_built(r, &b);
 }
 
+/* `begins`: at the beginning of the string or word. */
 static uint32_t with_case(uint32_t code, int mode, bool begins)
 {
     switch (mode) {
@@ -105,6 +118,7 @@ tarn__jinja_value tarn__jinja_change_case(tarn__jinja_run *r, const tarn__jinja_
     bool begins = true;
     for (size_t at = 0, size; at < s->length; at += size) {
         size = tarn__jinja_decode(s->text + at, s->length - at, &code);
+        /* One code point becomes one, but for the sharp s. */
         uint32_t mapped = with_case(code, mode, begins);
         uint8_t origin = s->origin ? s->origin[at] : 0;
         if (code == 0xDF &&
@@ -113,6 +127,7 @@ tarn__jinja_value tarn__jinja_change_case(tarn__jinja_run *r, const tarn__jinja_
             mapped = mode == TARN__JINJA_UPPER || mode == TARN__JINJA_SWAPCASE ? 'S' : 's';
         }
         tarn__jinja_build_code(r, &b, mapped, origin);
+        /* A word of title() begins after anything but a letter: "it's".title() is "It'S". */
         begins = mode == TARN__JINJA_TITLE && !tarn__jinja_is_alpha(code);
     }
     return tarn__jinja_like(r, tarn__jinja_built(r, &b), s);
@@ -120,6 +135,7 @@ tarn__jinja_value tarn__jinja_change_case(tarn__jinja_run *r, const tarn__jinja_
 
 /* ---- methods ----------------------------------------------------------------------------------------------------- */
 
+/* `mode` has bit 0 for the left side and bit 1 for the right. */
 static tarn__jinja_value strip(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                int mode)
 {
@@ -128,6 +144,8 @@ static tarn__jinja_value strip(tarn__jinja_run *r, tarn__jinja_value self, const
     return tarn__jinja_strip(r, self.as.string, characters, mode);
 }
 
+/* "aB".upper() is "AB", title() "Ab", swapcase() "Ab"; casefold() is lower() here, which differs for sharp s and a few
+ * more. */
 static tarn__jinja_value change_case(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                      int mode)
 {
@@ -135,13 +153,15 @@ static tarn__jinja_value change_case(tarn__jinja_run *r, tarn__jinja_value self,
     return tarn__jinja_change_case(r, self.as.string, mode);
 }
 
-/* Splits at whitespace. */
+/* Splits at whitespace: " a  b ".split() is ["a", "b"]. count -1 has no limit; with one, the rest is a single item: "a
+ * b c".split(none, 1) is ["a", "b c"]. From the right items come in reverse. */
 static void split_space(tarn__jinja_run *r, const tarn__jinja_string *s, int64_t count, bool from_right,
                         tarn__jinja_list *list)
 {
     size_t begin = 0, end = s->length, at, size;
     uint32_t code;
     for (;;) {
+        /* Both sides are stripped to find the end; whether the text is left as the rest is known after that. */
         const tarn__jinja_string *rest = tarn__jinja_strip(r, s, tarn__jinja_none(), 3).as.string;
         if (!rest->length)
             return;
@@ -168,6 +188,8 @@ static void split_space(tarn__jinja_run *r, const tarn__jinja_string *s, int64_t
                        from_right ? tarn__jinja_slice_of(r, s, 0, end) : tarn__jinja_slice_of(r, s, begin, s->length));
 }
 
+/* "a,b,c".split(",", 1) is ["a", "b,c"]; from the right ["a,b", "c"], in reverse. Adjacent separators have an empty
+ * item between them. */
 static void split_at(tarn__jinja_run *r, const tarn__jinja_string *s, const tarn__jinja_string *separator,
                      int64_t count, bool from_right, tarn__jinja_list *list)
 {
@@ -187,6 +209,7 @@ static void split_at(tarn__jinja_run *r, const tarn__jinja_string *s, const tarn
     tarn__jinja_append(r, list, tarn__jinja_slice_of(r, s, begin, end));
 }
 
+/* Splitting from the right finds the last item first. */
 static void reverse(tarn__jinja_list *list)
 {
     for (size_t i = 0; i < list->count / 2; i++) {
@@ -196,6 +219,7 @@ static void reverse(tarn__jinja_list *list)
     }
 }
 
+/* `mode` is 1 for rsplit. */
 static tarn__jinja_value split(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                int mode)
 {
@@ -218,6 +242,7 @@ static bool is_line_end(uint32_t code)
            code == 0x2029;
 }
 
+/* "a\r\nb\n".splitlines() is ["a", "b"]: the end of the last line begins no further one. */
 static tarn__jinja_value splitlines(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                     int mode)
 {
@@ -231,6 +256,7 @@ static tarn__jinja_value splitlines(tarn__jinja_run *r, tarn__jinja_value self, 
         size = tarn__jinja_decode(s->text + at, s->length - at, &code);
         if (!is_line_end(code))
             continue;
+        /* A pair of \r\n is one end. */
         if (code == '\r' && at + 1 < s->length && s->text[at + 1] == '\n')
             size++;
         tarn__jinja_append(r, list.as.list,
@@ -250,6 +276,7 @@ static bool select_part(tarn__jinja_run *r, const tarn__jinja_string **s, const 
     for (int i = 0; i < 2; i++)
         if (bounds[i].kind != TARN__JINJA_NONE) {
             limits[i] = tarn__jinja_index(r, "str", bounds[i]);
+            /* Negative bounds count from the end, as in slices. */
             limits[i] += limits[i] < 0 ? length : 0;
             limits[i] = limits[i] < 0 ? 0 : limits[i];
         }
@@ -261,6 +288,7 @@ static bool select_part(tarn__jinja_run *r, const tarn__jinja_string **s, const 
     return true;
 }
 
+/* `is_suffix`: at the end. */
 static bool has_affix(tarn__jinja_run *r, const tarn__jinja_string *s, tarn__jinja_value affix, bool is_suffix)
 {
     const tarn__jinja_string *part = tarn__jinja_want_string(r, is_suffix ? "endswith" : "startswith", affix);
@@ -269,6 +297,8 @@ static bool has_affix(tarn__jinja_run *r, const tarn__jinja_string *s, tarn__jin
             memcmp(s->text + (is_suffix ? s->length - part->length : 0), part->text, part->length) == 0);
 }
 
+/* startswith and endswith, also with a tuple of which one must fit. The bounds are looked at first, for their
+ * errors. */
 static tarn__jinja_value starts(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -287,6 +317,7 @@ static tarn__jinja_value starts(tarn__jinja_run *r, tarn__jinja_value self, cons
 
 enum { FIND, RFIND, INDEX, RINDEX, COUNT };
 
+/* Occurrences that do not overlap: "aaa".count("aa") is 1. An empty part occurs around each code point. */
 static int64_t count_parts(const tarn__jinja_string *s, const tarn__jinja_string *part)
 {
     int64_t count = 0;
@@ -297,6 +328,8 @@ static int64_t count_parts(const tarn__jinja_string *s, const tarn__jinja_string
     return count;
 }
 
+/* find, rfind and count give a number, index and rindex fail for what is not there. The result counts from the whole
+ * string's beginning, whatever part was searched. */
 static tarn__jinja_value find(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -311,14 +344,17 @@ static tarn__jinja_value find(tarn__jinja_run *r, tarn__jinja_value self, const 
         return tarn__jinja_int(fits ? count_parts(s, part) : 0);
     if (fits)
         at = mode == RFIND || mode == RINDEX ? find_last(s, s->length, part) : tarn__jinja_find(s, 0, part);
+    /* find_last() finds the empty part at the end of what it searches. */
     if (fits && part->length == 0 && (mode == RFIND || mode == RINDEX))
         at = s->length;
     if (at == SIZE_MAX && (mode == INDEX || mode == RINDEX))
         tarn__jinja_fail(r, "substring not found");
+    /* Counts the code points before the bytes that were found. */
     tarn__jinja_string head = {self.as.string->text, before + at, NULL, false};
     return tarn__jinja_int(at == SIZE_MAX ? -1 : (int64_t)tarn__jinja_count(&head));
 }
 
+/* The method wants strings, where the filter takes anything; of markup it escapes what is put in. */
 static tarn__jinja_value replace(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                  int mode)
 {
@@ -334,6 +370,7 @@ static tarn__jinja_value replace(tarn__jinja_run *r, tarn__jinja_value self, con
                             s);
 }
 
+/* "-".join(["a", "b"]) is "a-b"; items must be strings. */
 static tarn__jinja_value join(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                               int mode)
 {
@@ -353,6 +390,7 @@ static tarn__jinja_value join(tarn__jinja_run *r, tarn__jinja_value self, const 
     return tarn__jinja_like(r, tarn__jinja_built(r, &b), self.as.string);
 }
 
+/* "{} of {n}".format(1, n=2) is "1 of 2" (format.c). */
 static tarn__jinja_value format(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                 int mode)
 {
@@ -360,8 +398,10 @@ static tarn__jinja_value format(tarn__jinja_run *r, tarn__jinja_value self, cons
     return tarn__jinja_format_braces(r, self.as.string, arguments);
 }
 
+/* Modes of is_class(). */
 enum { IS_DIGIT, IS_ALPHA, IS_ALNUM, IS_SPACE, IS_UPPER, IS_LOWER };
 
+/* Digits are those of ASCII, for isdecimal() and isnumeric() too; Python's have hundreds. */
 static bool is_in_class(uint32_t code, int mode)
 {
     bool is_digit = code >= '0' && code <= '9';
@@ -373,6 +413,8 @@ static bool is_in_class(uint32_t code, int mode)
     }
 }
 
+/* True if the string has characters and all are of the class. isupper and islower ignore those without case, but one
+ * with case must be there: "A1".isupper(). */
 static tarn__jinja_value is_class(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                   int mode)
 {
@@ -391,6 +433,7 @@ static tarn__jinja_value is_class(tarn__jinja_run *r, tarn__jinja_value self, co
     return tarn__jinja_bool(any);
 }
 
+/* "abc".removeprefix("ab") is "c"; a string without it is returned as it is. */
 static tarn__jinja_value remove_affix(tarn__jinja_run *r, tarn__jinja_value self,
                                       const tarn__jinja_arguments *arguments, int mode)
 {
@@ -403,6 +446,8 @@ static tarn__jinja_value remove_affix(tarn__jinja_run *r, tarn__jinja_value self
     return mode ? tarn__jinja_slice_of(r, s, 0, s->length - length) : tarn__jinja_slice_of(r, s, length, s->length);
 }
 
+/* "a=b=c".partition("=") is ("a", "=", "b=c"), rpartition ("a=b", "=", "c"). Without the separator the whole string
+ * comes first, of rpartition last. */
 static tarn__jinja_value partition(tarn__jinja_run *r, tarn__jinja_value self, const tarn__jinja_arguments *arguments,
                                    int mode)
 {
@@ -412,6 +457,7 @@ static tarn__jinja_value partition(tarn__jinja_run *r, tarn__jinja_value self, c
     const tarn__jinja_string *part = tarn__jinja_want_string(r, "partition", separator);
     if (!part->length)
         tarn__jinja_fail(r, "empty separator");
+    /* The separator in the result is the argument, without the origins that the string has there. */
     size_t at = mode ? find_last(s, s->length, part) : tarn__jinja_find(s, 0, part);
     bool found = at != SIZE_MAX;
     tarn__jinja_append(r, parts.as.list, found ? tarn__jinja_slice_of(r, s, 0, at) : mode ? empty : self);
@@ -436,7 +482,9 @@ static tarn__jinja_value justify(tarn__jinja_run *r, tarn__jinja_value self, con
         tarn__jinja_fail(r, "the fill character must be exactly one character long");
     if (count <= 0)
         return self;
+    /* Python's center(): an odd space goes to the left if the width is odd. */
     int64_t left = mode == 1 ? 0 : mode == 3 ? count / 2 + (count & width & 1) : count;
+    /* zfill() puts zeros after a sign: "-5".zfill(4) is "-005". */
     bool has_sign = mode == 4 && s->length && (s->text[0] == '-' || s->text[0] == '+');
     tarn__jinja_builder b = {0};
     tarn__jinja_build(r, &b, s->text, has_sign, NULL);
@@ -448,6 +496,7 @@ static tarn__jinja_value justify(tarn__jinja_run *r, tarn__jinja_value self, con
     return tarn__jinja_like(r, tarn__jinja_built(r, &b), s);
 }
 
+/* encode, translate, expandtabs, isidentifier and their like are missing: no chat template uses them. */
 const tarn__jinja_method_row tarn__jinja_text_methods[] = {
     {"strip", strip, 3},
     {"lstrip", strip, 1},

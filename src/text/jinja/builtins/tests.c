@@ -1,4 +1,6 @@
-/* tests.c: what stands after `is`. */
+/* tests.c: what stands after `is`. As with filters, similar tests share a function that `mode` selects for. Kinds ask
+ * about the value only: an undefined value can be tested for all of them without an error. A new test is a function and
+ * a row of the table at the end. */
 #include <string.h>
 
 #include "text/jinja/eval.h"
@@ -21,18 +23,21 @@ enum {
     ESCAPED
 };
 
+/* What has a length and subscripts in Python, which Jinja asks for. Undefined values have both. */
 static bool is_sequence(tarn__jinja_value v)
 {
     return v.kind == TARN__JINJA_UNDEFINED || v.kind == TARN__JINJA_STRING || v.kind == TARN__JINJA_DICT ||
            v.kind == TARN__JINJA_RANGE || tarn__jinja_is_sequence(v);
 }
 
+/* Jinja's undefined values have a __call__, which fails. */
 static bool is_callable(tarn__jinja_value v)
 {
     return v.kind == TARN__JINJA_UNDEFINED || v.kind == TARN__JINJA_MACRO || v.kind == TARN__JINJA_FUNCTION ||
            v.kind == TARN__JINJA_METHOD || v.kind == TARN__JINJA_LOOP || v.kind == TARN__JINJA_JOINER;
 }
 
+/* Integers and floats are told apart and bools are neither, though Python's bool is an int: Jinja asks for that. */
 static bool is_kind(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_arguments *arguments, int mode)
 {
     tarn__jinja_bind(r, "test", arguments, "", 0, NULL);
@@ -48,6 +53,7 @@ static bool is_kind(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_a
     case NUMBER: return tarn__jinja_is_number(v);
     case STRING: return v.kind == TARN__JINJA_STRING;
     case MAPPING: return v.kind == TARN__JINJA_DICT;
+    /* A loop can be iterated in Python, which would use it up; only the question is answered here. */
     case ITERABLE: return tarn__jinja_is_iterable(v) || v.kind == TARN__JINJA_LOOP;
     case SEQUENCE: return is_sequence(v);
     case CALLABLE: return is_callable(v);
@@ -55,17 +61,21 @@ static bool is_kind(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_a
     }
 }
 
+/* "ABC" is upper: the methods of the value's str(). */
 static bool is_case(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_arguments *arguments, int mode)
 {
+    /* The methods that the value's str() has, so 5 is upper is false and no error. */
     tarn__jinja_value text = {TARN__JINJA_STRING, {.string = tarn__jinja_str(r, v)}};
     tarn__jinja_bind(r, "test", arguments, "", 0, NULL);
+    /* "filter 5" asks for the name "5". */
     const tarn__jinja_string *name =
         mode == TARN__JINJA_UPPER ? TARN__JINJA_TEXT("isupper").as.string : TARN__JINJA_TEXT("islower").as.string;
     tarn__jinja_arguments none = {0};
     return tarn__jinja_truth(r, tarn__jinja_call(r, tarn__jinja_attribute(r, text, name), &none));
 }
 
-/* even, odd: the rest by 2 is mode; divisibleby: mode is -1. */
+/* even, odd: the remainder by 2 is mode; divisibleby: mode is -1. The remainder of floats is a float, which equals the
+ * int. */
 static bool is_divisible(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_arguments *arguments, int mode)
 {
     tarn__jinja_value divisor = tarn__jinja_int(2);
@@ -82,6 +92,8 @@ static bool is_related(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinj
     return tarn__jinja_relation(r, (tarn__jinja_token_kind)mode, v, other);
 }
 
+/* sameas is Python's `is`. Small values have no identity here, so equal ones of a kind are the same; lists and dicts
+ * are compared by address. */
 static bool is_same(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_arguments *arguments, int mode)
 {
     tarn__jinja_value other;
@@ -94,6 +106,8 @@ static bool is_same(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_a
     return v.as.list == other.as.list;
 }
 
+/* "upper" is filter, "odd" is test: whether one of that name exists. Jinja looks the value up in a dict, hence the
+ * error for what cannot be a key. */
 static bool is_named(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_arguments *arguments, int mode)
 {
     tarn__jinja_bind(r, "test", arguments, "", 0, NULL);
@@ -104,6 +118,7 @@ static bool is_named(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_
                 : tarn__jinja_find_filter(name->text, name->length) != NULL;
 }
 
+/* With Jinja's aliases; operators are names too, for select("==", 1). */
 const tarn__jinja_test *tarn__jinja_find_test(const char *name, size_t length)
 {
     static const tarn__jinja_test tests[] = {{"defined", is_kind, DEFINED},
