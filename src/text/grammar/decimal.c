@@ -2,7 +2,11 @@
  *
  * Bounds apply to the digits of a number without an exponent. Rounding to a double keeps the order of numbers, so that
  * inclusive bounds hold for every reader. An excluded bound could be reached by rounding: there numbers have at most 15
- * significant digits, which doubles tell apart. */
+ * significant digits, which doubles tell apart.
+ *
+ * A bound becomes an expression over digits: at least 27 is [1-9]\d{2,} | [3-9]\d | 2[8-9] | 27, each with any
+ * fraction. Both bounds, the multiple and the number of digits are automata that are intersected; their sum of states
+ * stays small, since each depends on the digits of one number. */
 #include <string.h>
 
 #include "base/error.h"
@@ -10,6 +14,7 @@
 #include "text/grammar/schema.h"
 
 #define EXACT_DIGITS 15
+/* The automaton of a multiple has a state for each remainder. */
 #define MAX_MULTIPLE 10000
 
 /* ---- decimals ---------------------------------------------------------------------------------------------------- */
@@ -33,6 +38,7 @@ static bool add_digits(tarn__decimal *d, const char *text, size_t length, size_t
     return true;
 }
 
+/* Cut at a size that no number of TARN__MAX_DIGITS digits can make up for. */
 static long exponent_of(const char *text, size_t length, size_t at)
 {
     long exponent = 0;
@@ -43,6 +49,8 @@ static long exponent_of(const char *text, size_t length, size_t at)
     return is_negative ? -exponent : exponent;
 }
 
+/* "12.50" is 12.5, "1e2" is 100, "-0.0" is 0 without a sign. `point` counts the digits before the point as the exponent
+ * moves it, and may be negative or beyond the last digit; zeros fill what is missing. */
 bool tarn__decimal_parse(tarn__decimal *d, const char *text, size_t length)
 {
     size_t at = length > 0 && text[0] == '-';
@@ -74,6 +82,7 @@ bool tarn__decimal_parse(tarn__decimal *d, const char *text, size_t length)
     return true;
 }
 
+/* Without leading zeros, more digits before the point mean a larger number. */
 static int compare_magnitudes(const tarn__decimal *a, const tarn__decimal *b)
 {
     if (a->integers != b->integers)
@@ -91,17 +100,20 @@ int tarn__decimal_compare(const tarn__decimal *a, const tarn__decimal *b)
 
 /* ---- magnitudes -------------------------------------------------------------------------------------------------- */
 
+/* A digit from low to high; nothing matches if there is none, as below '0' and above '9'. */
 static uint32_t digit(tarn__gb *gb, char low, char high)
 {
     return low > high ? tarn__gb_alt(gb, NULL, 0)
                       : tarn__gb_class(gb, &(tarn__range){(uint32_t)low, (uint32_t)high}, 1, false);
 }
 
+/* `max` -1: without end. */
 static uint32_t digits(tarn__gb *gb, int32_t min, int32_t max)
 {
     return tarn__gb_repeat(gb, digit(gb, '0', '9'), min, max);
 }
 
+/* Nothing, or a point with at least one digit. */
 static uint32_t any_fraction(tarn__gb *gb)
 {
     return tarn__gb_repeat(gb, tarn__gb_seq_of(gb, tarn__gb_text(gb, "."), digits(gb, 1, -1)), 0, 1);
@@ -112,7 +124,9 @@ static uint32_t add_or(tarn__gb *gb, uint32_t all, uint32_t part)
     return tarn__gb_alt_of(gb, all, part);
 }
 
-/* A fraction, with its point, of at least `f`; without one it is 0. */
+/* A fraction, with its point, of at least `f`; without one it is 0. From .25 on: a larger digit at some position, the
+ * digits before it equal (.3…, .26…), or .25 with anything after it; if .25 is excluded, with anything that is not all
+ * zeros. */
 static uint32_t fraction_from(tarn__gb *gb, const char *f, int count, bool excluded)
 {
     uint32_t more = tarn__gb_seq_of(gb, digits(gb, 0, -1), digit(gb, '1', '9'), digits(gb, 0, -1));
@@ -128,7 +142,8 @@ static uint32_t fraction_from(tarn__gb *gb, const char *f, int count, bool exclu
     return tarn__gb_seq_of(gb, point, all);
 }
 
-/* A fraction of at most `f`. */
+/* A fraction of at most `f`: a smaller digit at some position (.1…, .24…), fewer digits (.2), .25 with zeros after it,
+ * or none at all. */
 static uint32_t fraction_to(tarn__gb *gb, const char *f, int count, bool excluded)
 {
     uint32_t point = tarn__gb_text(gb, "."), zeros = tarn__gb_repeat(gb, tarn__gb_text(gb, "0"), 0, -1);
@@ -172,6 +187,7 @@ static uint32_t magnitude(tarn__gb *gb, const tarn__decimal *d, bool is_low, boo
 
 /* ---- languages --------------------------------------------------------------------------------------------------- */
 
+/* The language of an expression of `own`, which is closed in any case. */
 static bool to_dfa(tarn__gb *own, uint32_t expr, tarn__dfa *dfa)
 {
     own->root = tarn__gb_rule(own, NULL, 0);
@@ -189,7 +205,8 @@ static bool narrow(tarn__dfa *dfa, tarn__gb *own, uint32_t expr)
     return false;
 }
 
-/* Numbers whose digits before the point are divisible; there must be none after it. */
+/* Numbers whose digits before the point are divisible; there must be none after it. State r is the remainder of the
+ * digits so far. */
 static bool narrow_multiple(tarn__dfa *dfa, uint32_t multiple)
 {
     tarn__dfa other = {.count = multiple};
@@ -215,6 +232,7 @@ static uint32_t magnitudes(tarn__gb *gb, const tarn__bounds *b, bool is_integer,
     tarn__dfa dfa = {0};
     if (!tarn__gb_open(&own))
         return 0;
+    /* No leading zeros: JSON forbids them. */
     uint32_t whole = tarn__gb_alt_of(&own, tarn__gb_text(&own, "0"),
                                      tarn__gb_seq_of(&own, digit(&own, '1', '9'), digits(&own, 0, -1)));
     bool good = to_dfa(&own, is_integer ? whole : tarn__gb_seq_of(&own, whole, any_fraction(&own)), &dfa);
@@ -226,6 +244,7 @@ static uint32_t magnitudes(tarn__gb *gb, const tarn__bounds *b, bool is_integer,
         good = narrow_multiple(&dfa, b->multiple);
     if (good && !is_integer && (b->low_excluded || b->high_excluded)) {
         good = tarn__gb_open(&own);
+        /* i digits before the point leave EXACT_DIGITS - i for those after it. */
         uint32_t all = tarn__gb_alt(&own, NULL, 0);
         for (int i = 1; good && i <= EXACT_DIGITS; i++)
             all = add_or(&own, all,
@@ -241,6 +260,7 @@ static uint32_t magnitudes(tarn__gb *gb, const tarn__bounds *b, bool is_integer,
     return good ? tarn__gb_dfa(gb, &dfa) : 0;
 }
 
+/* Two halves: numbers from 0 on, and a minus with the magnitudes of those below 0, whose bounds change places. */
 uint32_t tarn__gb_number(tarn__gb *gb, const tarn__bounds *b, bool is_integer)
 {
     const tarn__decimal zero = {.integers = 1, .digits = "0"};

@@ -1,5 +1,6 @@
 /* dfa.c: deterministic automata of regular languages, for intersections: a pattern with a length, digits with bounds.
- */
+ * Automata are explored as grammars are (sets.c), only completely: a grammar without recursion has finitely many sets.
+ * They are complete tables of 256 transitions a state, so a test of a byte is one load; states are not minimized. */
 #include <string.h>
 
 #include "base/error.h"
@@ -12,6 +13,7 @@ static bool too_large(const char *where)
                        where, TARN__MAX_DFA_STATES);
 }
 
+/* Zeroed: no transitions, no final states. With an error *dfa is empty. */
 static bool allocate(tarn__dfa *dfa, uint32_t count)
 {
     dfa->next = tarn__alloc(sizeof(*dfa->next) * 256 * count);
@@ -25,6 +27,7 @@ static bool allocate(tarn__dfa *dfa, uint32_t count)
     return true;
 }
 
+/* Also for one that was never built, all zero. */
 void tarn__dfa_free(tarn__dfa *dfa)
 {
     tarn__release(dfa->next, sizeof(*dfa->next) * 256 * dfa->count);
@@ -59,6 +62,7 @@ static bool explore(tarn__dfa *dfa, tarn__sets *sets, const char *where)
     return true;
 }
 
+/* A builder that recurses would not end, but for the limit of states. */
 bool tarn__dfa_build(tarn__dfa *dfa, tarn__gb *gb, const char *where)
 {
     tarn__rtn rtn = {0};
@@ -74,6 +78,7 @@ bool tarn__dfa_build(tarn__dfa *dfa, tarn__gb *gb, const char *where)
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
+/* The pairs of states that are reached from the start, which are the states of the intersection. */
 typedef struct product {
     const tarn__dfa *a, *b;
     tarn__buffer pairs; /* uint64_t: states of both */
@@ -94,6 +99,8 @@ static uint32_t state_of(product *p, uint32_t x, uint32_t y)
     return p->slots[at] = (uint32_t)p->pairs.count;
 }
 
+/* Pairs are numbered as they are found, so pair i's row is row i, and new pairs extend the loop. At most |a| * |b|
+ * pairs. */
 static bool multiply(product *p, tarn__buffer *rows, const char *where)
 {
     if (!state_of(p, 0, 0))
@@ -114,6 +121,7 @@ static bool multiply(product *p, tarn__buffer *rows, const char *where)
     return true;
 }
 
+/* The table of pairs has more than twice the slots that TARN__MAX_DFA_STATES pairs and one row's new ones can need. */
 bool tarn__dfa_intersect(tarn__dfa *a, tarn__dfa *b, const char *where)
 {
     product p = {.a = a, .b = b, .slot_count = 65536};
@@ -136,6 +144,7 @@ bool tarn__dfa_intersect(tarn__dfa *a, tarn__dfa *b, const char *where)
     return good;
 }
 
+/* Bytes after a dead end are not read. */
 bool tarn__dfa_matches(const tarn__dfa *dfa, const char *text, size_t length)
 {
     uint32_t state = 1;

@@ -1,4 +1,8 @@
-/* expr.c: the expressions and rules of a grammar under construction, and code points as byte ranges. */
+/* expr.c: the expressions and rules of a grammar under construction, and code points as byte ranges.
+ *
+ * Expressions are a directed graph in one array: a child comes before its parents and may have several, so that front
+ * ends can build a part once and use it often. Only calls of rules may close a circle. Expression 0 is the empty
+ * string, which is also what every function returns after an error; nothing needs to be checked before the end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +34,7 @@ void tarn__gb_close(tarn__gb *gb)
 
 /* ---- expressions ------------------------------------------------------------------------------------------------- */
 
+/* The error has no function's name yet: the front end's caller puts it before it. */
 static uint32_t add(tarn__gb *gb, tarn__expr expr)
 {
     if (tarn_failed())
@@ -41,6 +46,7 @@ static uint32_t add(tarn__gb *gb, tarn__expr expr)
     return tarn__buffer_add(&gb->exprs, &expr, 1, sizeof(expr)) ? (uint32_t)(gb->exprs.count - 1) : 0;
 }
 
+/* No bytes are the empty string: expression 0. */
 uint32_t tarn__gb_string(tarn__gb *gb, const char *bytes, size_t length)
 {
     uint32_t first = (uint32_t)gb->bytes.count;
@@ -60,6 +66,7 @@ static int by_low(const void *a, const void *b)
     return x->low < y->low ? -1 : x->low > y->low;
 }
 
+/* Surrogates (U+D800 to U+DFFF) have no UTF-8, so a range that contains them is split around them. */
 static bool add_range(tarn__gb *gb, uint32_t low, uint32_t high)
 {
     if (low > high)
@@ -82,6 +89,7 @@ uint32_t tarn__gb_class(tarn__gb *gb, const tarn__range *ranges, size_t count, b
     }
     for (size_t i = 0; i < count;) {
         uint32_t low = sorted[i].low, high = sorted[i].high;
+        /* Adjacent ranges are merged as well as those that overlap. */
         for (i++; i < count && sorted[i].low <= (high < TARN__MAX_CODE ? high + 1 : high); i++)
             high = sorted[i].high > high ? sorted[i].high : high;
         if (negated ? low > next && !add_range(gb, next, low - 1) : !add_range(gb, low, high))
@@ -94,6 +102,7 @@ uint32_t tarn__gb_class(tarn__gb *gb, const tarn__range *ranges, size_t count, b
     return add(gb, (tarn__expr){.kind = TARN__E_CLASS, .first = first, .count = (uint32_t)(gb->ranges.count - first)});
 }
 
+/* A parent of one child is the child. */
 static uint32_t add_parent(tarn__gb *gb, tarn__expr_kind kind, const uint32_t *children, size_t count)
 {
     uint32_t first = (uint32_t)gb->children.count;
@@ -109,11 +118,13 @@ uint32_t tarn__gb_seq(tarn__gb *gb, const uint32_t *children, size_t count)
     return count ? add_parent(gb, TARN__E_SEQ, children, count) : 0;
 }
 
+/* No children: nothing matches. This is not expression 0, the empty string. */
 uint32_t tarn__gb_alt(tarn__gb *gb, const uint32_t *children, size_t count)
 {
     return add_parent(gb, TARN__E_ALT, children, count);
 }
 
+/* min <= max, or max -1. The child may be the empty string. */
 uint32_t tarn__gb_repeat(tarn__gb *gb, uint32_t child, int32_t min, int32_t max)
 {
     return add(gb, (tarn__expr){.kind = TARN__E_REPEAT, .first = child, .min = min, .max = max});
@@ -129,6 +140,7 @@ uint32_t tarn__gb_anchor(tarn__gb *gb, tarn__expr_kind kind)
     return add(gb, (tarn__expr){.kind = (uint8_t)kind});
 }
 
+/* The memory is the builder's from here on, with an error too: it is freed then. */
 uint32_t tarn__gb_dfa(tarn__gb *gb, tarn__dfa *dfa)
 {
     uint32_t first = (uint32_t)gb->dfas.count;
@@ -144,6 +156,7 @@ uint32_t tarn__gb_dfa(tarn__gb *gb, tarn__dfa *dfa)
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 
+/* Its expression is set later, so that rules can call each other. */
 uint32_t tarn__gb_rule(tarn__gb *gb, const char *name, size_t length)
 {
     tarn__grammar_rule rule = {.name = gb->bytes.count, .name_length = name ? length : 0};
@@ -188,6 +201,8 @@ static bool split(uint32_t low, uint32_t high, tarn__utf8_range_fn see, void *ct
     return see((const uint8_t *)low_bytes, (const uint8_t *)high_bytes, (int)count, ctx);
 }
 
+/* U+0000 to U+FFFF is 00-7F | C2-DF 80-BF | E0 A0-BF 80-BF | E1-EF 80-BF 80-BF: `see` gets four sequences. A range is
+ * cut where the number of bytes changes, then split() cuts what is left. */
 bool tarn__utf8_ranges(tarn__range range, tarn__utf8_range_fn see, void *ctx)
 {
     uint32_t low = range.low;

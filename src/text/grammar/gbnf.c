@@ -1,10 +1,13 @@
-/* gbnf.c: the parser of llama.cpp's GBNF.
+/* gbnf.c: the parser of llama.cpp's GBNF, by recursive descent.
  *
  *   rule     = name "::=" alternatives newline
  *   sequence = (literal | class | "." | name | "(" alternatives ")") with "*" "+" "?" "{m}" "{m,}" "{m,n}"
  *
  * A rule ends with its line, except inside parentheses and after "::=" and "|". "#" begins a comment. References to
- * tokens, <[1000]> and <name>, are not supported. */
+ * tokens, <[1000]> and <name>, are not supported.
+ *
+ *   root   ::= "yes" | "no" reason?
+ *   reason ::= ": " [^\n]{1,80}          # a class has ranges, escapes, and ^ for all other characters */
 #include <string.h>
 
 #include "base/error.h"
@@ -14,6 +17,7 @@
 
 #define BUCKETS 4096
 
+/* Errors name the line. Rules are found by name through chains, as a grammar may have thousands. */
 typedef struct parser {
     tarn__gb *gb;
     const char *function, *at, *end;
@@ -28,6 +32,7 @@ static bool fail(const parser *p, const char *problem)
     return tarn__raise(TARN_ERROR_FORMAT, "%s: line %u of the grammar: %s", p->function, (unsigned)p->line, problem);
 }
 
+/* Letters, digits and -, as in llama.cpp, and _. */
 static bool is_word(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
@@ -38,6 +43,7 @@ static bool is_next(const parser *p, char c)
     return p->at < p->end && *p->at == c;
 }
 
+/* Consumes a character without skipping spaces: callers decide where those may stand. */
 static bool skip_char(parser *p, char c)
 {
     bool found = is_next(p, c);
@@ -69,6 +75,7 @@ static int hex_value(char c)
                                   : -1;
 }
 
+/* *code is checked before each digit, so eight of them cannot overflow. */
 static bool parse_hex(parser *p, int digits, uint32_t *code)
 {
     *code = 0;
@@ -112,6 +119,7 @@ static bool parse_character(parser *p, uint32_t *code)
     }
 }
 
+/* The text between quotes as UTF-8; "" is the empty string. */
 static uint32_t parse_literal(parser *p)
 {
     tarn__buffer bytes = {0};
@@ -126,6 +134,7 @@ static uint32_t parse_literal(parser *p)
     return expr;
 }
 
+/* [a-z0-9_], [^"\\]. A - before ] stands for itself. */
 static uint32_t parse_class(parser *p)
 {
     tarn__buffer ranges = {0};
@@ -174,6 +183,7 @@ static uint32_t rule_of(parser *p, const char *name, size_t length)
     return rule;
 }
 
+/* No name is not an error here: the caller knows what else may stand there. */
 static bool parse_name(parser *p, const char **name, size_t *length)
 {
     *name = p->at;
@@ -183,6 +193,7 @@ static bool parse_name(parser *p, const char **name, size_t *length)
     return *length > 0;
 }
 
+/* Refused as soon as it is too large, so it cannot overflow. */
 static bool parse_number(parser *p, int32_t *value)
 {
     const char *begin = p->at;
@@ -213,6 +224,7 @@ static bool parse_bounds(parser *p, int32_t *min, int32_t *max)
     return *max == -1 || *max >= *min || fail(p, "the bounds of a repetition run backwards");
 }
 
+/* Several repetitions may follow each other: (a{2})* is written a{2}*. */
 static uint32_t parse_repeats(parser *p, uint32_t expr, bool is_nested)
 {
     for (skip_space(p, is_nested); !tarn_failed(); skip_space(p, is_nested)) {
@@ -232,6 +244,7 @@ static uint32_t parse_repeats(parser *p, uint32_t expr, bool is_nested)
     return 0;
 }
 
+/* Nested: within parentheses, where newlines are spaces. */
 static uint32_t parse_alternatives(parser *p, bool is_nested);
 
 /* One symbol without its repetition; *found is false at the end of a sequence. */
@@ -262,6 +275,7 @@ static uint32_t parse_symbol(parser *p, bool *found)
     return 0;
 }
 
+/* Symbols up to one that is none: the end of a line, | or ). Without any it is the empty string. */
 static uint32_t parse_sequence(parser *p, bool is_nested)
 {
     tarn__buffer parts = {0};
@@ -286,6 +300,7 @@ static uint32_t parse_alternatives(parser *p, bool is_nested)
     if (++p->nesting > TARN__G_MAX_NESTING)
         fail(p, "parentheses are nested too deeply");
     while (!tarn_failed()) {
+        /* A line may end after ::= and |, also outside of parentheses. */
         skip_space(p, true);
         expr = parse_sequence(p, is_nested);
         tarn__buffer_add(&parts, &expr, 1, sizeof(expr));
@@ -298,6 +313,7 @@ static uint32_t parse_alternatives(parser *p, bool is_nested)
     return expr;
 }
 
+/* A rule may be called before it is defined; is_defined tells both apart. */
 static bool parse_rule(parser *p)
 {
     const char *name;
@@ -340,6 +356,7 @@ static bool check_rules(tarn__gb *gb, const char *function)
     return has_root || tarn__raise(TARN_ERROR_FORMAT, "%s: the grammar has no rule named root", function);
 }
 
+/* Rules in any order; the text may begin and end with comments and empty lines. */
 bool tarn__gbnf_parse(tarn__gb *gb, const char *function, const char *text, size_t length)
 {
     parser p = {.gb = gb, .function = function, .at = text, .end = text + length, .line = 1};

@@ -1,10 +1,12 @@
-/* json_rules.c: the rules of JSON texts. */
+/* json_rules.c: the rules of JSON texts (RFC 8259), narrowed where a model could run on without end: whitespace, and
+ * the digits of an exponent. Without a schema all of JSON can be written: any escape, any form of a number. */
 #include <stdio.h>
 #include <string.h>
 
 #include "text/grammar/schema.h"
 
-#define MAX_INDENT 40     /* spaces or tabs after a newline */
+#define MAX_INDENT 40 /* spaces or tabs after a newline */
+/* Doubles end at e308. */
 #define EXPONENT_DIGITS 3 /* of a number */
 
 static uint32_t range(tarn__gb *gb, uint32_t low, uint32_t high)
@@ -28,6 +30,8 @@ static const char *escape_of(uint32_t code, char text[8])
     return text;
 }
 
+/* A string's contents as the only form that a schema's constants and names accept; quotes are the caller's. Bytes above
+ * 127 stand for themselves. */
 uint32_t tarn__json_literal(tarn__gb *gb, const char *text, size_t length)
 {
     tarn__buffer bytes = {0};
@@ -59,6 +63,7 @@ uint32_t tarn__json_class(tarn__gb *gb, const tarn__range *ranges, size_t count,
         return 0;
     tarn__expr all = *tarn__gb_expr(gb, plain);
     for (uint32_t i = 0; i < all.count; i++) {
+        /* What may stand for itself is all but controls, the quote and the backslash. */
         tarn__range r = tarn__gb_ranges(gb, &all)[i];
         const tarn__range parts_of[] = {{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, TARN__MAX_CODE}};
         for (size_t k = 0; k < 3; k++) {
@@ -70,6 +75,7 @@ uint32_t tarn__json_class(tarn__gb *gb, const tarn__range *ranges, size_t count,
     }
     for (uint32_t code = 0; code <= '\\'; code++) {
         char escape[8];
+        /* Only code points up to the backslash have escapes. */
         if (contains(ranges, count, code) != negated && escape_of(code, escape))
             parts[used++] = tarn__gb_text(gb, escape);
     }
@@ -79,12 +85,14 @@ uint32_t tarn__json_class(tarn__gb *gb, const tarn__range *ranges, size_t count,
     return tarn_failed() ? 0 : tarn__gb_alt(gb, parts, used);
 }
 
+/* A hexadecimal digit in either case. */
 static uint32_t hex(tarn__gb *gb)
 {
     return tarn__gb_class(gb, (const tarn__range[]){{'0', '9'}, {'a', 'f'}, {'A', 'F'}}, 3, false);
 }
 
-/* One character: itself, a short escape, \u of a code point, or of two surrogates. */
+/* One character: itself, a short escape, \u of a code point, or of two surrogates. \uD800 to \uDBFF must be followed by
+ * \uDC00 to \uDFFF and not stand alone, as no text has halves of a character. */
 static uint32_t character(tarn__gb *gb)
 {
     const tarn__range special[] = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
@@ -94,6 +102,7 @@ static uint32_t character(tarn__gb *gb)
                       d[] = {{'d', 'd'}, {'D', 'D'}};
     const tarn__range high[] = {{'8', '9'}, {'a', 'b'}, {'A', 'B'}}, low[] = {{'c', 'f'}, {'C', 'F'}};
     uint32_t h = hex(gb), hh = tarn__gb_seq_of(gb, h, h), dd = tarn__gb_class(gb, d, 2, false);
+    /* \u0000 to \uFFFF by their first digits: not D, D0 to D7, and the pairs of D8 to DB with DC to DF. */
     uint32_t usual = tarn__gb_seq_of(gb, tarn__gb_class(gb, not_d, 5, false), h, hh);
     uint32_t below = tarn__gb_seq_of(gb, dd, range(gb, '0', '7'), hh);
     uint32_t pair = tarn__gb_seq_of(gb, dd, tarn__gb_class(gb, high, 3, false), hh, tarn__gb_text(gb, "\\u"), dd,
@@ -116,17 +125,20 @@ static uint32_t optional(tarn__gb *gb, uint32_t expr)
     return tarn__gb_repeat(gb, expr, 0, 1);
 }
 
+/* From 1 on, without leading zeros. */
 static uint32_t natural(tarn__gb *gb)
 {
     return tarn__gb_seq_of(gb, range(gb, '1', '9'), digits(gb, 0, -1));
 }
 
+/* There is no -0, which equals 0. */
 static uint32_t integer(tarn__gb *gb)
 {
     return tarn__gb_alt_of(gb, tarn__gb_text(gb, "0"),
                            tarn__gb_seq_of(gb, optional(gb, tarn__gb_text(gb, "-")), natural(gb)));
 }
 
+/* -0.5e+10: RFC 8259's number. */
 static uint32_t number(tarn__gb *gb)
 {
     const tarn__range e[] = {{'e', 'e'}, {'E', 'E'}}, sign[] = {{'+', '+'}, {'-', '-'}};
@@ -157,6 +169,7 @@ static uint32_t list(tarn__json_rules *rules, const char *opening, uint32_t part
                            tarn__gb_text(gb, closing));
 }
 
+/* `rule` is entered before its body is built, since values contain themselves. */
 static uint32_t body(tarn__json_rules *rules, tarn__json_rule rule)
 {
     tarn__gb *gb = rules->gb;

@@ -1,4 +1,6 @@
-/* json_tree.c: JSON texts as trees that keep the order of members and the digits of numbers. */
+/* json_tree.c: JSON texts as trees that keep the order of members and the digits of numbers, which the readers of maps
+ * and doubles lose. Nodes and decoded strings are in two arrays; a node refers to its children by first and next. Node
+ * 0 is the root, which is nobody's child, so 0 can stand for "none". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,7 @@ static bool skip(parser *p, char c)
     return found;
 }
 
+/* A pointer is good until a node is added: the array moves. */
 static tarn__json_node *node_at(const parser *p, uint32_t node)
 {
     return (tarn__json_node *)(void *)p->tree->nodes.data + node;
@@ -56,6 +59,7 @@ static bool parse_hex4(parser *p, uint32_t *code)
     return true;
 }
 
+/* A pair of surrogates is one code point; a half alone is an error, as it has no UTF-8. */
 static bool parse_escape(parser *p, uint32_t *code)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -84,6 +88,7 @@ static bool parse_escape(parser *p, uint32_t *code)
 static bool parse_string(parser *p, uint32_t *text, uint32_t *length)
 {
     tarn__buffer *bytes = &p->tree->bytes;
+    /* `form` holds one code point. Decoding never makes a string longer than its source. */
     char form[4];
     *text = (uint32_t)bytes->count;
     while (!skip(p, '"')) {
@@ -104,6 +109,7 @@ static bool parse_string(parser *p, uint32_t *text, uint32_t *length)
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
+/* At least one. */
 static bool parse_digits(parser *p)
 {
     const char *begin = p->at;
@@ -112,6 +118,7 @@ static bool parse_digits(parser *p)
     return p->at > begin || fail(p, "a number lacks digits");
 }
 
+/* The text is kept as it is: bounds are compared digit by digit (decimal.c), and constants are written as they were. */
 static bool parse_number(parser *p, uint32_t node)
 {
     const char *begin = p->at;
@@ -149,11 +156,13 @@ static uint32_t add_child(parser *p, uint32_t parent, uint32_t last)
     return child;
 }
 
+/* For sorting: keys are compared in O(n log n), as a schema may have thousands of members. */
 typedef struct member_key {
     const char *text;
     uint32_t length;
 } member_key;
 
+/* By bytes; a prefix comes first. */
 static int by_text(const void *a, const void *b)
 {
     const member_key *x = a, *y = b;
@@ -161,6 +170,7 @@ static int by_text(const void *a, const void *b)
     return order ? order : x->length < y->length ? -1 : x->length > y->length;
 }
 
+/* RFC 8259 leaves the meaning of a key that occurs twice open; in a schema one of the two would be lost silently. */
 static bool check_keys(const parser *p, uint32_t object)
 {
     size_t count = node_at(p, object)->count, i = 0;
@@ -212,6 +222,7 @@ static bool parse_children(parser *p, uint32_t node, bool is_object)
     return !is_object || check_keys(p, node);
 }
 
+/* The word is the only value that can begin with its letter. */
 static bool parse_word(parser *p, uint32_t node, const char *word, tarn__json_kind kind)
 {
     size_t length = strlen(word);
@@ -255,6 +266,7 @@ static bool parse_value(parser *p, uint32_t node)
     }
 }
 
+/* Values in values are limited to TARN__G_MAX_NESTING, which bounds the recursion of every walk over the tree. */
 bool tarn__json_parse(tarn__json_tree *tree, const char *function, const char *text, size_t length)
 {
     parser p = {tree, function, text, text, text + length, 0};
@@ -273,6 +285,7 @@ void tarn__json_close(tarn__json_tree *tree)
 
 /* ---- queries ----------------------------------------------------------------------------------------------------- */
 
+/* A search through all members: schemas' objects are short, or are read once. */
 uint32_t tarn__json_get_length(const tarn__json_tree *tree, uint32_t object, const char *key, size_t length)
 {
     uint32_t child = tarn__json_at(tree, object)->kind == TARN__JSON_OBJECT ? tarn__json_at(tree, object)->first : 0;
@@ -297,6 +310,7 @@ static uint32_t index_of(const tarn__json_tree *tree, uint32_t node)
     return index;
 }
 
+/* From the root down; parts beyond the capacity are cut. ~ and / in keys are written as they are: it is for people. */
 void tarn__json_pointer(const tarn__json_tree *tree, uint32_t node, char *text, size_t capacity)
 {
     if (node == 0) {
@@ -313,6 +327,7 @@ void tarn__json_pointer(const tarn__json_tree *tree, uint32_t node, char *text, 
                  tarn__json_key(tree, node));
 }
 
+/* 1, 1.0 and 10e-1 are equal. Numbers of too many digits are compared as they are written. */
 static bool equal_numbers(const tarn__json_tree *tree, uint32_t a, uint32_t b)
 {
     const tarn__json_node *x = tarn__json_at(tree, a), *y = tarn__json_at(tree, b);
@@ -332,6 +347,8 @@ bool tarn__json_equal(const tarn__json_tree *tree, uint32_t a, uint32_t b)
         return equal_numbers(tree, a, b);
     if (x->kind == TARN__JSON_STRING)
         return x->length == y->length && memcmp(tarn__json_text(tree, a), tarn__json_text(tree, b), x->length) == 0;
+    /* Arrays go through both lists side by side, objects look each key up: with equal counts and no key twice, that is
+     * enough. */
     uint32_t right = y->first;
     for (uint32_t left = x->first; left; left = tarn__json_at(tree, left)->next) {
         if (x->kind == TARN__JSON_OBJECT)

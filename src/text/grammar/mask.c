@@ -13,6 +13,7 @@
 
 #define MAX_KEY_DEPTH 24 /* masks that look deeper are found by their set alone */
 
+/* Pieces end with one of these, which are no states: states are at most TARN__G_MAX_STATES. */
 #define CUT UINT32_MAX /* ends of stacks in a key: unknown below, or empty */
 #define BOTTOM (UINT32_MAX - 1)
 
@@ -95,6 +96,7 @@ static bool make_key(tarn__masks *m, const tarn__sets *s, uint32_t set, uint32_t
     return good;
 }
 
+/* The depth is part of the hash: keys of different depths are different questions. */
 static uint32_t *bucket_of(tarn__masks *m, uint32_t depth)
 {
     return &m->buckets[tarn__hash(m->key.data, m->key.count * sizeof(uint32_t), depth) % TARN__MASK_BUCKETS];
@@ -111,13 +113,15 @@ static uint32_t find_key(tarn__masks *m, uint32_t depth)
     return 0;
 }
 
-/* Stack levels from the top of a set's highest stack down to a height. */
+/* Stack levels from the top of a set's highest stack down to a height. 0: no transition looked at a stack, and the mask
+ * depends on the states alone. */
 static uint32_t depth_of(const tarn__set *set, uint32_t lowest)
 {
     return lowest > set->max_height ? 0 : set->max_height - lowest + 1;
 }
 
-/* A mask stored for another set that is equal as far as it was looked at. False with an error. */
+/* A mask stored for another set that is equal as far as it was looked at: keys are tried from the shallowest depth to
+ * the deepest in use. False with an error. */
 static bool find_mask(tarn_grammar *g, uint32_t set, uint32_t *mask)
 {
     tarn__masks *m = &g->masks;
@@ -133,6 +137,7 @@ static bool find_mask(tarn_grammar *g, uint32_t set, uint32_t *mask)
 
 /* ---- the walk ---------------------------------------------------------------------------------------------------- */
 
+/* Twins are in the order of their nodes, as the trie was built in that order. */
 static void set_bits(const tarn_grammar_vocab *v, uint32_t node, int32_t token, bool is_twin, uint32_t *words)
 {
     words[token / 32] |= 1u << (token % 32);
@@ -159,6 +164,8 @@ static bool walk(tarn_grammar *g, uint32_t start, uint32_t *words, uint32_t *low
     const tarn_grammar_vocab *v = g->vocab;
     const tarn__token_node *nodes = (const tarn__token_node *)(const void *)v->nodes.data;
     const uint8_t *classes = g->rtn.classes;
+    /* path[d]: the set after the first d bytes of the token at hand. Nodes are in depth-first order, so what is shared
+     * with the token before is known; a dead end skips the subtree. */
     uint32_t *path = u32(&g->masks.path), count = (uint32_t)v->nodes.count;
     int64_t work = 0;
     size_t limit = tarn__sets_bytes(&g->sets) + 2 * TARN__G_SETS_BYTES;
@@ -177,6 +184,7 @@ static bool walk(tarn_grammar *g, uint32_t start, uint32_t *words, uint32_t *low
         if (node->token >= 0)
             set_bits(v, i, node->token, node->is_twin, words);
         i++;
+        /* Sizes are asked for rarely: they are sums. */
         if ((i & 1023) == 0 && (work > TARN__G_MAX_WORK || tarn__sets_bytes(&g->sets) > limit))
             return tarn__raise(TARN_ERROR_FORMAT, "the grammar is too ambiguous: a mask needs too much work");
     }
@@ -185,6 +193,7 @@ static bool walk(tarn_grammar *g, uint32_t start, uint32_t *words, uint32_t *low
 
 /* ---- storage ----------------------------------------------------------------------------------------------------- */
 
+/* All at once: what is in use again is computed again, a walk each. */
 static void drop_masks(tarn_grammar *g)
 {
     tarn__masks *m = &g->masks;
@@ -220,6 +229,7 @@ static uint32_t store(tarn_grammar *g, uint32_t set, uint32_t lowest)
     return index;
 }
 
+/* Room is made before the walk, which adds sets but no masks. Words are taken only if the mask could be stored. */
 static uint32_t compute(tarn_grammar *g, uint32_t set)
 {
     tarn__masks *m = &g->masks;
@@ -238,6 +248,7 @@ static uint32_t compute(tarn_grammar *g, uint32_t set)
     return index;
 }
 
+/* First the set's own mask, then one of an equal position, then a walk over the trie. */
 const uint32_t *tarn__mask_of(tarn_grammar *g, uint32_t set)
 {
     uint32_t mask = tarn__sets_at(&g->sets, set)->mask;

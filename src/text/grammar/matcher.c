@@ -1,4 +1,9 @@
-/* matcher.c: compiled grammars and the texts that follow them. */
+/* matcher.c: compiled grammars and the texts that follow them.
+ *
+ * A grammar is shared: its network is immutable, its tables of sets and masks grow under its lock. A matcher is a list
+ * of sets, the position after each accepted token; rolling back shortens it. Matchers hold a reference to their
+ * grammar, grammars to their vocabulary, and references are counted atomically, so they can be freed in any order. One
+ * matcher is for one thread at a time. */
 #include <string.h>
 
 #include "base/error.h"
@@ -7,6 +12,7 @@
 
 /* ---- grammars ---------------------------------------------------------------------------------------------------- */
 
+/* The last reference is gone, so nobody can hold the lock. */
 static void destroy(tarn_grammar *g)
 {
     tarn__masks_free(&g->masks);
@@ -17,6 +23,8 @@ static void destroy(tarn_grammar *g)
     tarn__release(g, sizeof(*g));
 }
 
+/* The grammar takes a reference to `vocab`. An error of the front end is pending here and passes through, with the
+ * function's name. */
 tarn_grammar *tarn__grammar_compile(const char *function, tarn_grammar_vocab *vocab, tarn__gb *gb)
 {
     tarn_grammar *g = tarn_failed() ? NULL : tarn__alloc(sizeof(*g));
@@ -65,6 +73,7 @@ tarn_grammar *tarn_grammar_gbnf(tarn_grammar_vocab *vocab, const char *text, siz
     return tarn__grammar_compile(function, vocab, &gb);
 }
 
+/* The whole text must match, unlike a schema's pattern. */
 tarn_grammar *tarn_grammar_regex(tarn_grammar_vocab *vocab, const char *pattern, size_t length)
 {
     const char *function = "grammar_regex";
@@ -86,6 +95,7 @@ tarn_grammar *tarn_grammar_json_schema(tarn_grammar_vocab *vocab, const char *sc
     return tarn__grammar_compile(function, vocab, &gb);
 }
 
+/* The root is an object, not any value: that is what response_format json_object asks for. */
 tarn_grammar *tarn_grammar_json(tarn_grammar_vocab *vocab)
 {
     const char *function = "grammar_json";
@@ -111,6 +121,7 @@ void tarn_grammar_free(tarn_grammar *grammar)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
+/* The sets of a matcher; the pointer is good until the history grows. */
 static uint32_t *history(const tarn_matcher *m)
 {
     return (uint32_t *)(void *)m->history.data;
@@ -123,6 +134,8 @@ static bool collect(tarn_grammar *g)
     tarn__sets sets;
     size_t bytes = sizeof(uint32_t) * g->sets.sets.count;
     uint32_t *moved = tarn__alloc(bytes); /* by old number: new number + 1 */
+    /* Sets of the new tables have new numbers; equal ones are found by interning, and transitions are computed again
+     * when taken. */
     bool good = tarn__sets_open(&sets, &g->rtn) && moved;
     for (const tarn_matcher *m = g->matchers; good && m; m = m->next)
         for (size_t i = 0; good && i < m->history.count; i++) {
@@ -157,6 +170,7 @@ static bool lock(tarn_grammar *g)
 
 /* ---- matchers ---------------------------------------------------------------------------------------------------- */
 
+/* False also while an error is pending: public functions do nothing then. */
 static bool check(const char *function, const tarn_matcher *matcher)
 {
     if (tarn_failed())
@@ -191,12 +205,14 @@ tarn_matcher *tarn_matcher_new(tarn_grammar *grammar)
         return NULL;
     }
     pthread_mutex_lock(&grammar->lock);
+    /* Under the lock, since a collection renumbers the start too. */
     history(m)[m->history.count++] = grammar->sets.start;
     enter(grammar, m);
     pthread_mutex_unlock(&grammar->lock);
     return m;
 }
 
+/* The same position with a history of its own. */
 tarn_matcher *tarn_matcher_clone(const tarn_matcher *matcher)
 {
     if (!check("matcher_clone", matcher))
@@ -215,6 +231,7 @@ tarn_matcher *tarn_matcher_clone(const tarn_matcher *matcher)
     return NULL;
 }
 
+/* The grammar is released after the lock, which may go with it. */
 void tarn_matcher_free(tarn_matcher *matcher)
 {
     if (!matcher)
@@ -255,6 +272,7 @@ bool tarn_matcher_mask(tarn_matcher *matcher, uint32_t *mask, int64_t words)
     const uint32_t *found = tarn__mask_of(g, current(matcher));
     if (found)
         memcpy(mask, found, sizeof(*mask) * (size_t)words);
+    /* EOS tokens are not part of stored masks: whether a text may end depends on the whole stack. */
     bool may_end = tarn__sets_at(&g->sets, current(matcher))->accepts;
     pthread_mutex_unlock(&g->lock);
     for (size_t i = 0; found && may_end && i < g->vocab->eos.count; i++) {
@@ -281,6 +299,7 @@ static bool advance(tarn_matcher *m, uint32_t set)
     return good;
 }
 
+/* All or nothing: the bytes are one entry of the history, and bytes that do not fit leave the matcher as it was. */
 bool tarn_matcher_accept_bytes(tarn_matcher *matcher, const char *bytes, size_t length)
 {
     const char *function = "matcher_accept_bytes";
@@ -339,6 +358,7 @@ bool tarn_matcher_may_end(const tarn_matcher *matcher)
     return may_end;
 }
 
+/* No configuration waits for a byte: only an EOS token can follow, or nothing. */
 bool tarn_matcher_is_done(const tarn_matcher *matcher)
 {
     if (!check("matcher_is_done", matcher))
@@ -349,6 +369,7 @@ bool tarn_matcher_is_done(const tarn_matcher *matcher)
     return is_done;
 }
 
+/* `count` accepted tokens or runs of bytes; the first entry, the start, stays. */
 bool tarn_matcher_rollback(tarn_matcher *matcher, int64_t count)
 {
     if (!check("matcher_rollback", matcher))

@@ -1,9 +1,11 @@
-/* regex.c: the parser of regular expressions as ECMAScript and Python write them.
+/* regex.c: the parser of regular expressions as ECMAScript and Python write them, by recursive descent.
  *
- * What both languages read alike is supported; where they differ, or where a regular language is left (back
- * references, look-around), the construct is an error by its name. Greedy and lazy quantifiers accept the same texts.
- * The parser keeps anchors as expressions; place() then removes them at the ends of the pattern, and lets a pattern
- * that only has to be found match anything around it. */
+ * What both languages read alike is supported; where they differ, or where a regular language is left (back references,
+ * look-around), the construct is an error by its name. Greedy and lazy quantifiers accept the same texts. The parser
+ * keeps anchors as expressions; place() then removes them at the ends of the pattern, and lets a pattern that only has
+ * to be found match anything around it:
+ *
+ *     found anywhere     ^a|b$     becomes     a.* | .*b     with . for any character at all */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +14,7 @@
 #include "base/utf8.h"
 #include "text/grammar/grammar.h"
 
+/* `where` begins errors; `encode` makes the classes, for patterns of text or of JSON strings. */
 typedef struct parser {
     tarn__gb *gb;
     const char *where, *begin, *at, *end;
@@ -31,6 +34,7 @@ static bool is_next(const parser *p, const char *text)
     return (size_t)(p->end - p->at) >= length && memcmp(p->at, text, length) == 0;
 }
 
+/* A fixed text, here or not at all. */
 static bool skip(parser *p, const char *text)
 {
     bool found = is_next(p, text);
@@ -40,10 +44,12 @@ static bool skip(parser *p, const char *text)
 
 /* ---- classes ----------------------------------------------------------------------------------------------------- */
 
+/* \d and \w are ASCII's, as in ECMAScript; \s is ECMAScript's list, of which Python's differs in rare characters. */
 static const tarn__range digits[] = {{'0', '9'}}, words[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 static const tarn__range spaces[] = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680},
                                      {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F},
                                      {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+/* What . does not match in ECMAScript. */
 static const tarn__range line_ends[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 #define COUNT(ranges) (sizeof(ranges) / sizeof((ranges)[0]))
 
@@ -74,6 +80,7 @@ static bool parse_hex(parser *p, int count, uint32_t *code)
 static bool parse_unicode(parser *p, uint32_t *code)
 {
     uint32_t low = 0;
+    /* ECMAScript's form, of one to six digits. */
     if (skip(p, "{")) {
         for (*code = 0; p->at < p->end && *p->at != '}' && *code <= TARN__MAX_CODE;) {
             uint32_t digit;
@@ -153,12 +160,14 @@ static bool parse_class_part(parser *p, tarn__buffer *ranges, uint32_t *code, bo
         uint32_t low = 0;
         named = named_class((char)(*p->at++ + 'a' - 'A'), &count);
         *is_class = true;
+        /* The gaps between the ranges of the small letter's class: they are sorted. */
         for (size_t i = 0; i < count; low = named[i++].high + 1)
             if (named[i].low > low &&
                 !tarn__buffer_add(ranges, &(tarn__range){low, named[i].low - 1}, 1, sizeof(*named)))
                 return false;
         return tarn__buffer_add(ranges, &(tarn__range){low, TARN__MAX_CODE}, 1, sizeof(*named));
     }
+    /* In a class \b is a backspace, in both languages. */
     if (skip(p, "b")) {
         *code = '\b';
         return true;
@@ -166,6 +175,7 @@ static bool parse_class_part(parser *p, tarn__buffer *ranges, uint32_t *code, bo
     return parse_escape(p, code);
 }
 
+/* A - at the beginning or end stands for itself; [\d-x] and [a-\d] are errors in one language or the other. */
 static bool parse_ranges(parser *p, tarn__buffer *ranges)
 {
     while (!tarn_failed() && !skip(p, "]")) {
@@ -200,6 +210,7 @@ static uint32_t parse_class(parser *p)
     return expr;
 }
 
+/* A single character goes through `encode` too: in JSON it may need an escape. */
 static uint32_t character(const parser *p, uint32_t code)
 {
     return p->encode(p->gb, &(tarn__range){code, code}, 1, false);
@@ -207,6 +218,7 @@ static uint32_t character(const parser *p, uint32_t code)
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
 
+/* a|bc|: sequences up to ) or the end; an empty one is the empty string. */
 static uint32_t parse_alternatives(parser *p);
 
 /* Constructs that begin with "(?" and are not supported. */
@@ -220,6 +232,7 @@ static const struct {
                       {"(?P=", "back references, (?P=…), are not supported"},
                       {"(?(", "conditional groups, (?(…)…), are not supported"}};
 
+/* Groups, named or not, capture nothing here: only which texts match counts. A comment is the empty string. */
 static uint32_t parse_group(parser *p)
 {
     for (size_t i = 0; i < COUNT(refused_groups); i++)
@@ -246,6 +259,8 @@ static uint32_t parse_group(parser *p)
     return expr;
 }
 
+/* After a backslash outside of classes: \A, \Z and \z are Python's and others' anchors, then classes, then
+ * characters. */
 static uint32_t parse_backslash(parser *p)
 {
     size_t count;
@@ -264,6 +279,7 @@ static uint32_t parse_backslash(parser *p)
     return parse_escape(p, &code) ? character(p, code) : 0;
 }
 
+/* ] and } alone stand for themselves, as in ECMAScript without the flag u. */
 static uint32_t parse_atom(parser *p)
 {
     uint32_t code;
@@ -287,6 +303,7 @@ static uint32_t parse_atom(parser *p)
 
 /* ---- quantifiers ------------------------------------------------------------------------------------------------- */
 
+/* False without an error if there are no digits. */
 static bool parse_number(parser *p, int32_t *value)
 {
     const char *begin = p->at;
@@ -317,6 +334,7 @@ static bool parse_bounds(parser *p, int32_t *min, int32_t *max)
     return good;
 }
 
+/* An atom with at most one quantifier: a** is an error in both languages. */
 static uint32_t parse_quantified(parser *p)
 {
     int32_t min = 0, max = -1;
@@ -363,6 +381,7 @@ static uint32_t parse_alternatives(parser *p)
 
 /* ---- anchors ----------------------------------------------------------------------------------------------------- */
 
+/* Linear in the expression, for each level of place_expr(): patterns are short. */
 static bool has_anchor(const tarn__gb *gb, uint32_t expr)
 {
     const tarn__expr *e = tarn__gb_expr(gb, expr);
@@ -418,6 +437,7 @@ static uint32_t place_seq(parser *p, const uint32_t *children, size_t count, pla
     return result;
 }
 
+/* Each branch stands where the whole stands. */
 static uint32_t place_alt(parser *p, const uint32_t *children, size_t count, place at)
 {
     uint32_t *parts = copy_children(children, count);
@@ -456,6 +476,7 @@ uint32_t tarn__regex_parse(tarn__gb *gb, const char *where, const char *pattern,
     uint32_t expr = parse_alternatives(&p);
     if (!tarn_failed() && p.at < p.end)
         fail(&p, "a parenthesis closes nothing");
+    /* Without `searches` the whole text must match, as with fullmatch(): nothing may stand around it. */
     uint32_t any = searches ? tarn__gb_repeat(gb, p.encode(gb, NULL, 0, true), 0, -1) : 0;
     expr = tarn_failed() ? 0 : place_expr(&p, expr, (place){any, any, true, true});
     return tarn_failed() ? 0 : expr;

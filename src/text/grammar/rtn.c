@@ -33,6 +33,7 @@ static uint32_t *u32(const tarn__buffer *buffer)
     return (uint32_t *)(void *)buffer->data;
 }
 
+/* 0 with an error, which is also the first state: callers go on and the end of the front end asks. */
 static uint32_t new_state(builder *b)
 {
     uint32_t none = 0;
@@ -44,6 +45,7 @@ static uint32_t new_state(builder *b)
     return (uint32_t)b->heads.count - 1;
 }
 
+/* Edges of a state are a list, newest first; their order does not matter, as finish_states() sorts them. */
 static void add_edge(builder *b, uint32_t from, tarn__rtn_edge edge)
 {
     if (b->edges.count >= TARN__G_MAX_EDGES)
@@ -74,6 +76,8 @@ typedef struct class_ends {
     uint32_t from, to, tails[4];
 } class_ends;
 
+/* Tails are shared by all sequences of a class: most of UTF-8's ranges end in continuation bytes of any value, and a
+ * negated class has hundreds of ranges. */
 static bool add_sequence(const uint8_t *low, const uint8_t *high, int count, void *ctx)
 {
     class_ends *c = ctx;
@@ -102,6 +106,7 @@ static bool add_sequence(const uint8_t *low, const uint8_t *high, int count, voi
     return !tarn_failed();
 }
 
+/* A class without ranges has no edge, so nothing matches. */
 static void build_class(builder *b, const tarn__expr *e, uint32_t from, uint32_t to)
 {
     class_ends ends = {.b = b, .from = from, .to = to};
@@ -119,6 +124,7 @@ static void build_string(builder *b, const tarn__expr *e, uint32_t from, uint32_
     }
 }
 
+/* Bytes with the same target are joined to ranges. The automaton's states are copied for each use. */
 static void build_dfa(builder *b, const tarn__dfa *dfa, uint32_t from, uint32_t to)
 {
     uint32_t base = (uint32_t)b->heads.count;
@@ -166,6 +172,7 @@ static uint32_t rule_of(builder *b, uint32_t expr)
     return (uint32_t)b->gb->rules.count + *known - 1;
 }
 
+/* A copy of the repeated expression, or a call of its rule. */
 static void build_copy(builder *b, uint32_t child, bool is_rule, uint32_t from, uint32_t to)
 {
     if (is_rule)
@@ -174,6 +181,8 @@ static void build_copy(builder *b, uint32_t child, bool is_rule, uint32_t from, 
         build(b, child, from, to);
 }
 
+/* a{2,4} is a a (a (a)?)?: `max` copies in a row, from each of which after the first `min` an empty edge leads to the
+ * end. a{2,} is a a and a loop. */
 static void build_repeat(builder *b, const tarn__expr *e, uint32_t from, uint32_t to)
 {
     uint32_t at = new_state(b);
@@ -192,6 +201,8 @@ static void build_repeat(builder *b, const tarn__expr *e, uint32_t from, uint32_
     add_empty(b, at, to);
 }
 
+/* `from` and `to` are states that exist; what is built connects them. Recursion is as deep as expressions are nested,
+ * which the front ends limit. */
 static void build(builder *b, uint32_t expr, uint32_t from, uint32_t to)
 {
     const tarn__gb *gb = b->gb;
@@ -234,6 +245,7 @@ static bool build_rules(builder *b)
 
 /* ---- empty edges ------------------------------------------------------------------------------------------------- */
 
+/* Byte edges first, in the order of their ranges; equal edges are adjacent. */
 static int by_kind(const void *a, const void *b)
 {
     const tarn__rtn_edge *x = a, *y = b;
@@ -256,6 +268,7 @@ typedef struct removal {
     uint32_t *number, *stamp, *pending;
 } removal;
 
+/* Numbers are given in the order of discovery, to states that are reached. */
 static uint32_t number_of(removal *r, uint32_t raw)
 {
     if (!r->number[raw] && tarn__buffer_add(&r->order, &raw, 1, sizeof(raw)))
@@ -263,6 +276,7 @@ static uint32_t number_of(removal *r, uint32_t raw)
     return r->number[raw] - 1;
 }
 
+/* Removes equal edges from sorted ones; the number that is left. */
 static uint32_t u_unique(tarn__rtn_edge *edges, uint32_t count)
 {
     uint32_t kept = 0;

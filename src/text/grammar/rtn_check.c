@@ -23,6 +23,7 @@ static void mark(reverse *r, size_t node)
     }
 }
 
+/* An edge waits for its target, and an edge that calls also for the rule: two links an edge, at 2 * e and 2 * e + 1. */
 static void link_edges(const tarn__rtn *rtn, reverse *r)
 {
     for (uint32_t s = 0; s < rtn->state_count; s++) {
@@ -41,7 +42,8 @@ static void link_edges(const tarn__rtn *rtn, reverse *r)
 }
 
 /* Marks states and rules from which an end is reached: from the ends backwards; with `is_empty` without consuming a
- * byte. A rule lives when its start does. */
+ * byte. A rule lives when its start does. An edge is followed once both of what it waits for live, so each link is
+ * visited once: linear in states and edges. */
 static void mark_live(const tarn__rtn *rtn, reverse *r, const uint32_t *rule_of_start, bool is_empty)
 {
     for (size_t s = 0; s < rtn->state_count; s++)
@@ -93,6 +95,7 @@ static bool remove_dead(tarn__rtn *rtn, const char *function, bool *nullable)
             rule_of_start[rtn->starts[i]] = (uint32_t)i + 1;
         link_edges(rtn, &r);
         mark_live(rtn, &r, rule_of_start, true);
+        /* The first pass asks about the empty string, the second about any text. */
         memcpy(nullable, r.live + rtn->state_count, rtn->rule_count);
         memset(r.live, 0, r.nodes);
         mark_live(rtn, &r, rule_of_start, false);
@@ -182,6 +185,7 @@ static int64_t find_cycle(left_walk *w, uint8_t *is_open, bool *is_done)
     return found;
 }
 
+/* A rule that calls itself first, also through others, would push return states without end before a byte is read. */
 static bool refuse_left_recursion(const tarn__rtn *rtn, const tarn__gb *gb, const char *function, bool *nullable)
 {
     left_walk w = {.rtn = rtn, .nullable = nullable};

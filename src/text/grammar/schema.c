@@ -2,7 +2,13 @@
  *
  * A schema with $ref and allOf is a conjunction: a list of nodes that must all hold. Each distinct conjunction becomes
  * one rule, created before its parts, so that recursive schemas end. anyOf and oneOf are resolved first: one rule per
- * branch, with the branch joined to the rest. What is left is split by type. */
+ * branch, with the branch joined to the rest. What is left is split by type.
+ *
+ *     {"type": "object", "anyOf": [A, B]}     items [#]
+ *     branches                                [# with its anyOf resolved, A], [# with its anyOf resolved, B]
+ *
+ * Keywords that cannot be enforced are errors: a value that the grammar accepts is valid for the schema, though not
+ * every valid value is accepted (schema.h: the canonical form). */
 #include "text/grammar/schema.h"
 
 #include <stdio.h>
@@ -43,7 +49,8 @@ static int hex_value(char c)
                                   : -1;
 }
 
-/* One part of a pointer, decoded: ~0, ~1 and %41. Returns its length. */
+/* One part of a pointer, decoded: ~0, ~1 and %41. Returns its length. "a~1b" is the key "a/b"; "%41" is "A", as a
+ * reference is a URI. A part never grows. */
 static size_t decode_part(const char *text, size_t length, char *part)
 {
     size_t used = 0;
@@ -60,7 +67,7 @@ static size_t decode_part(const char *text, size_t length, char *part)
     return used;
 }
 
-/* The child of a node by one part of a pointer; 0: none. */
+/* The child of a node by one part of a pointer; 0: none. The parts of a pointer into an array are indices. */
 static uint32_t child_of(const tarn__json_tree *tree, uint32_t node, const char *part, size_t length)
 {
     if (tarn__json_at(tree, node)->kind != TARN__JSON_ARRAY)
@@ -76,7 +83,8 @@ static uint32_t child_of(const tarn__json_tree *tree, uint32_t node, const char 
     return child;
 }
 
-/* The node that a $ref points to; UINT32_MAX with an error. */
+/* The node that a $ref points to; UINT32_MAX with an error. "#" is the root, "#/$defs/node" a child of a child. Anchors
+ * and other files are not supported. */
 static uint32_t resolve(const tarn__schema *s, uint32_t ref)
 {
     const tarn__json_node *n = tarn__json_at(&s->tree, ref);
@@ -114,7 +122,8 @@ static bool add_item(const tarn__schema *s, tarn__buffer *items, uint32_t node)
     return tarn__buffer_add(items, &item, 1, sizeof(item));
 }
 
-/* References may lead back to a schema that contains them, but only through a member or element. */
+/* References may lead back to a schema that contains them, but only through a member or element. `open` marks the
+ * schemas whose references are being followed. true adds nothing, false makes the conjunction empty. */
 bool tarn__schema_add(tarn__schema *s, tarn__buffer *items, uint32_t node, bool *nothing)
 {
     const tarn__json_node *n = tarn__json_at(&s->tree, node);
@@ -140,6 +149,7 @@ bool tarn__schema_add(tarn__schema *s, tarn__buffer *items, uint32_t node, bool 
     return good;
 }
 
+/* Goes through items in the order in which they were added. */
 uint32_t tarn__schema_next(const tarn__schema *s, const tarn__buffer *items, const char *key, size_t *at,
                            uint32_t *owner)
 {
@@ -153,6 +163,7 @@ uint32_t tarn__schema_next(const tarn__schema *s, const tarn__buffer *items, con
     return 0;
 }
 
+/* Order of items in a key: nodes are compared with their flags. */
 static int by_number(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -168,6 +179,7 @@ uint32_t tarn__schema_all(tarn__schema *s, const tarn__buffer *items)
     if (tarn_failed() || (items->count && !tarn__buffer_add(&key, items->data, items->count, sizeof(uint32_t))))
         return 0;
     if (items->count > 1)
+        /* Items in another order are the same conjunction. */
         qsort(key.data, key.count, sizeof(uint32_t), by_number);
     size_t bytes = key.count * sizeof(uint32_t);
     uint32_t *bucket = &s->buckets[(bytes ? tarn__hash(key.data, bytes, 7) : 0) % 1024], found = *bucket;
@@ -182,6 +194,7 @@ uint32_t tarn__schema_all(tarn__schema *s, const tarn__buffer *items)
     if (!found && ++s->nesting > MAX_SCHEMA_NESTING)
         tarn__raise(TARN_ERROR_FORMAT, "%s: the schema is nested too deeply", s->function);
     if (!found && !tarn_failed()) {
+        /* Known before it is built: a schema that contains itself finds its own rule. */
         known_conjunction new = {s->known_items.count, key.count, rule, *bucket};
         if ((!bytes || tarn__buffer_add(&s->known_items, key.data, key.count, sizeof(uint32_t))) &&
             tarn__buffer_add(&s->known, &new, 1, sizeof(new))) {
@@ -196,7 +209,8 @@ uint32_t tarn__schema_all(tarn__schema *s, const tarn__buffer *items)
 
 /* ---- alternatives ------------------------------------------------------------------------------------------------ */
 
-/* A conjunction with one branch of an alternative added; `flag` marks the alternative of item `at` as resolved. */
+/* A conjunction with one branch of an alternative added; `flag` marks the alternative of item `at` as resolved. The
+ * branch may bring alternatives of its own, which are resolved in turn. */
 static bool with_branch(tarn__schema *s, const tarn__buffer *items, size_t at, uint32_t flag, uint32_t branch,
                         tarn__buffer *to, bool *nothing)
 {
@@ -208,7 +222,8 @@ static bool with_branch(tarn__schema *s, const tarn__buffer *items, size_t at, u
     return tarn__schema_add(s, to, branch, nothing);
 }
 
-/* oneOf is anyOf where no value can match two branches. */
+/* oneOf is anyOf where no value can match two branches. All pairs of branches are compared, each joined to the rest of
+ * the conjunction, which may be what tells them apart. */
 static bool check_one_of(tarn__schema *s, const tarn__buffer *items, size_t at, uint32_t one_of)
 {
     tarn__buffer a = {0}, b = {0};
@@ -229,6 +244,7 @@ static bool check_one_of(tarn__schema *s, const tarn__buffer *items, size_t at, 
     return good;
 }
 
+/* Branches that no value fits are left out; without any the alternative matches nothing. */
 static uint32_t build_branches(tarn__schema *s, const tarn__buffer *items, size_t at, uint32_t flag, uint32_t list)
 {
     tarn__buffer parts = {0}, joined = {0};
@@ -266,6 +282,7 @@ static uint32_t constant(tarn__schema *s, uint32_t node)
         return tarn__gb_seq_of(gb, quote, tarn__json_literal(gb, tarn__json_text(&s->tree, node), n->length), quote);
     default: break;
     }
+    /* Elements, or members with their names, each with a comma before it but the first. */
     for (uint32_t child = n->first; child && !tarn_failed(); child = tarn__json_at(&s->tree, child)->next) {
         uint32_t value = constant(s, child);
         if (is_object)
@@ -317,6 +334,7 @@ static bool check_alone(const tarn__schema *s, const tarn__buffer *items)
     return true;
 }
 
+/* The values of the first enum or const that fit the types and all others. */
 static uint32_t build_constants(tarn__schema *s, const tarn__buffer *items, uint32_t first, bool is_const)
 {
     tarn__buffer parts = {0};
@@ -368,7 +386,8 @@ static const struct {
     {"multipleOf", TARN__TYPE_INTEGER},
 };
 
-/* Types among which a value is built, and *is_bare: no keyword of any type constrains it. */
+/* Types among which a value is built, and *is_bare: no keyword of any type constrains it. {"minLength": 1} alone would
+ * allow every number in JSON Schema; what is meant is a string. */
 static uint32_t types_to_build(const tarn__schema *s, const tarn__buffer *items, bool *is_bare)
 {
     uint32_t types = tarn__schema_types(s, items), meant = 0;
@@ -381,6 +400,7 @@ static uint32_t types_to_build(const tarn__schema *s, const tarn__buffer *items,
     return types == TARN__TYPE_ALL && meant ? meant : types;
 }
 
+/* An alternative for each type; integers have a form of their own only where other numbers are not allowed. */
 static uint32_t build_types(tarn__schema *s, const tarn__buffer *items)
 {
     tarn__gb *gb = s->gb;
@@ -427,6 +447,7 @@ static uint32_t build_all(tarn__schema *s, const tarn__buffer *items)
     return list ? build_constants(s, items, list, false) : build_types(s, items);
 }
 
+/* Errors are pending at the end; the tree and the conjunctions are freed in any case. */
 bool tarn__schema_build(tarn__gb *gb, const char *function, const char *text, size_t length)
 {
     tarn__schema s = {.function = function, .gb = gb, .rules = {.gb = gb}};

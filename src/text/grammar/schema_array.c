@@ -1,4 +1,7 @@
-/* schema_array.c: arrays of a schema. */
+/* schema_array.c: arrays of a schema. Elements with schemas of their own (prefixItems, or items as an array) come one
+ * by one; all further ones are alike and become a repetition. An element that no value fits ends the array before it.
+ *
+ *     {"prefixItems": [A], "items": B, "minItems": 2}     [ A , B (, B)* ] */
 #include "base/error.h"
 #include "text/grammar/schema.h"
 
@@ -39,7 +42,8 @@ static uint32_t element(tarn__schema *s, const tarn__buffer *items, size_t index
     return expr;
 }
 
-/* What follows `count` elements: a comma and more, or the end. `prefix`: elements with schemas of their own. */
+/* What follows `count` elements: a comma and more, or the end. `prefix`: elements with schemas of their own. Recursion
+ * is as deep as the prefix is long, at least one element. */
 static uint32_t rest(tarn__schema *s, const tarn__buffer *items, int64_t count, int64_t prefix, int64_t min,
                      int64_t max)
 {
@@ -65,10 +69,12 @@ static uint32_t rest(tarn__schema *s, const tarn__buffer *items, int64_t count, 
 uint32_t tarn__schema_array(tarn__schema *s, const tarn__buffer *items)
 {
     int64_t min = tarn__schema_count(s, items, "minItems", true), max = tarn__schema_count(s, items, "maxItems", false);
+    /* The longest prefix among the schemas; each has its own rest after it. */
     int64_t prefix = 0;
     for (size_t i = 0; i < items->count; i++) {
         uint32_t owner = ((const uint32_t *)(const void *)items->data)[i] >> 2;
         bool is_own = true;
+        /* Counts the prefix by asking for its elements; 1000 bound the recursion of rest(). */
         int64_t own = 0;
         while (is_own && own < 1000) {
             element_of(&s->tree, owner, (size_t)own, &is_own);

@@ -1,4 +1,5 @@
-/* schema_check.c: the keywords of schemas: which are enforced, which are annotations, and which are errors. */
+/* schema_check.c: the keywords of schemas: which are enforced, which are annotations, and which are errors. A keyword
+ * outside these lists is an error rather than ignored: an answer that looks checked must have been. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ static const struct {
     {"required", STRINGS},
     {"additionalProperties", SCHEMA},
     {"patternProperties", NAMED_SCHEMAS},
+    /* Members that are not named are left out anyway, so false holds. */
     {"unevaluatedProperties", FALSE_ONLY},
     {"minProperties", COUNT},
     {"maxProperties", COUNT},
@@ -25,6 +27,7 @@ static const struct {
     {"additionalItems", SCHEMA},
     {"minItems", COUNT},
     {"maxItems", COUNT},
+    /* Equality of elements is no property of a context-free language. */
     {"uniqueItems", FALSE_ONLY},
     {"minLength", COUNT},
     {"maxLength", COUNT},
@@ -43,6 +46,7 @@ static const struct {
     {"$ref", STRING},
     {"$defs", NAMED_SCHEMAS},
     {"definitions", NAMED_SCHEMAS},
+    /* Of OpenAPI 3.0. */
     {"nullable", BOOLEAN},
 };
 
@@ -50,6 +54,7 @@ static const struct {
 static const char *const annotations[] = {"title",   "description", "default",  "examples",      "example",  "$comment",
                                           "$schema", "deprecated",  "readOnly", "discriminator", "writeOnly"};
 
+/* By the kind of value. */
 static const char *const problems[] = {
     [SCHEMA] = "the value must be a schema: an object, true or false",
     [SCHEMAS] = "the value must be an array of schemas, at least one",
@@ -110,6 +115,7 @@ static bool are_all(const tarn__json_tree *tree, uint32_t node, tarn__json_kind 
     return true;
 }
 
+/* 2.0 is a count too, as in JSON Schema. */
 static bool is_count(const tarn__json_tree *tree, uint32_t node)
 {
     tarn__decimal d;
@@ -118,6 +124,7 @@ static bool is_count(const tarn__json_tree *tree, uint32_t node)
            !d.is_negative && d.fractions == 0;
 }
 
+/* One row of the table above, for one value. */
 static bool has_value(const tarn__json_tree *tree, uint32_t node, int value)
 {
     const tarn__json_node *n = tarn__json_at(tree, node);
@@ -144,6 +151,7 @@ static bool is_key(const tarn__schema *s, uint32_t node, const char *key)
     return strlen(key) == length && memcmp(key, tarn__json_key(&s->tree, node), length) == 0;
 }
 
+/* $id matters for references, which only point into this schema; at its root it is a name. */
 static bool is_annotation(const tarn__schema *s, uint32_t node)
 {
     for (size_t i = 0; i < sizeof(annotations) / sizeof(annotations[0]); i++)
@@ -154,6 +162,7 @@ static bool is_annotation(const tarn__schema *s, uint32_t node)
            (is_key(s, node, "$id") && tarn__json_at(&s->tree, node)->parent == 0);
 }
 
+/* The keyword's value is checked by its form alone; what it means is for the builders. */
 static bool check_keyword(const tarn__schema *s, uint32_t node)
 {
     char problem[160];
@@ -169,6 +178,7 @@ static bool check_keyword(const tarn__schema *s, uint32_t node)
     return tarn__schema_fail(s, node, problem);
 }
 
+/* Only this schema's keywords: those of its parts are checked when they are added. */
 bool tarn__schema_check(tarn__schema *s, uint32_t node)
 {
     if (s->checked[node])
@@ -188,6 +198,7 @@ uint32_t tarn__type_of(const tarn__json_tree *tree, uint32_t node)
     const tarn__json_node *n = tarn__json_at(tree, node);
     switch (n->kind) {
     case TARN__JSON_NULL: return TARN__TYPE_NULL;
+    /* A number of too many digits counts as no integer. */
     case TARN__JSON_NUMBER:
         return tarn__decimal_parse(&d, tarn__json_text(tree, node), n->length) && d.fractions == 0 ? TARN__TYPE_INTEGER
                                                                                                    : TARN__TYPE_NUMBER;
@@ -198,7 +209,8 @@ uint32_t tarn__type_of(const tarn__json_tree *tree, uint32_t node)
     }
 }
 
-/* nullable, of OpenAPI, adds null to the types next to it. */
+/* nullable, of OpenAPI, adds null to the types next to it. Types of several schemas are intersected: allOf of "number"
+ * and "integer" is "integer". */
 uint32_t tarn__schema_types(const tarn__schema *s, const tarn__buffer *items)
 {
     size_t at = 0;
@@ -215,6 +227,7 @@ uint32_t tarn__schema_types(const tarn__schema *s, const tarn__buffer *items)
     return all;
 }
 
+/* Values are digits of any length: they are counted up to the limit. */
 int64_t tarn__schema_count(const tarn__schema *s, const tarn__buffer *items, const char *key, bool is_min)
 {
     size_t at = 0;

@@ -4,6 +4,7 @@
  * nothing in common, neither have the schemas. */
 #include "text/grammar/schema.h"
 
+/* Members in members that are compared; deeper differences are not found. */
 #define MAX_DEPTH 6
 
 /* The values of a conjunction's first const or enum: a list, or one node. */
@@ -36,6 +37,7 @@ static uint32_t types_of(const tarn__schema *s, const tarn__buffer *items)
     return list ? types & some : types;
 }
 
+/* No constant of one equals one of the other: their product is compared, at most 4000 times 4000. */
 static bool constants_differ(const tarn__schema *s, const tarn__buffer *a, const tarn__buffer *b)
 {
     bool a_const, b_const;
@@ -49,6 +51,7 @@ static bool constants_differ(const tarn__schema *s, const tarn__buffer *a, const
     return true;
 }
 
+/* Every number of `a` is below every number of `b`. */
 static bool is_below(const tarn__bounds *a, const tarn__bounds *b)
 {
     if (!a->has_high || !b->has_low)
@@ -78,6 +81,8 @@ static bool member_differs(tarn__schema *s, const tarn__buffer *a, const tarn__b
     return good;
 }
 
+/* The usual case: {"kind": {"const": "a"}} against {"kind": {"const": "b"}}. The member must be required by one of
+ * them, since two objects without it could be equal. */
 static bool members_differ(tarn__schema *s, const tarn__buffer *a, const tarn__buffer *b, int depth)
 {
     for (int side = 0; side < 2; side++) {

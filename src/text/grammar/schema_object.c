@@ -17,6 +17,7 @@ typedef struct member {
     uint32_t pair; /* expression: name and value */
 } member;
 
+/* An object under construction. */
 typedef struct object {
     tarn__schema *s;
     const tarn__buffer *items;
@@ -37,7 +38,8 @@ static uint32_t item_at(const tarn__buffer *items, size_t index)
 
 /* ---- schemas of members ------------------------------------------------------------------------------------------ */
 
-/* True when a name matches a key of patternProperties, which is found anywhere in it. Sets *failed with an error. */
+/* True when a name matches a key of patternProperties, which is found anywhere in it. Sets *failed with an error. The
+ * pattern is compiled for each name: both are few. */
 static bool matches_pattern(tarn__schema *s, uint32_t pattern, const char *name, size_t length, bool *failed)
 {
     tarn__gb own;
@@ -58,7 +60,8 @@ static bool matches_pattern(tarn__schema *s, uint32_t pattern, const char *name,
     return found;
 }
 
-/* What one schema says of a member: properties and patternProperties that name it, else additionalProperties. */
+/* What one schema says of a member: properties and patternProperties that name it, else additionalProperties. The three
+ * keywords of one schema belong together: additionalProperties is for what the same schema's others do not name. */
 static bool add_from(tarn__schema *s, uint32_t owner, const char *name, size_t length, tarn__buffer *to, bool *nothing,
                      bool *is_named)
 {
@@ -91,6 +94,7 @@ bool tarn__schema_add_member(tarn__schema *s, const tarn__buffer *items, const c
 
 /* ---- named members ----------------------------------------------------------------------------------------------- */
 
+/* "name": value. */
 static uint32_t pair_of(object *o, uint32_t name, uint32_t value)
 {
     return tarn__gb_seq_of(o->s->gb, name, o->ws, tarn__gb_text(o->s->gb, ":"), o->ws, value);
@@ -110,6 +114,7 @@ static bool add_name(object *o, const char *name, size_t length, bool is_require
     return tarn__buffer_add(&o->members, &(member){name, length, is_required, 0}, 1, sizeof(member));
 }
 
+/* Names of properties first, in their order, then those that are only required. */
 static bool add_names(object *o)
 {
     size_t at = 0;
@@ -146,7 +151,9 @@ static bool build_pairs(object *o)
 
 /* ---- other members ----------------------------------------------------------------------------------------------- */
 
-/* Strings, without quotes, that are none of the names in [first, end), which are sorted and share `depth` bytes. */
+/* Strings, without quotes, that are none of the names in [first, end), which are sorted and share `depth` bytes. With
+ * the names "ab" and "ac": the empty string, any other first character with anything after it, "a" alone, "a" with
+ * another second one, "ab" or "ac" with more after it. */
 static uint32_t none_of(tarn__gb *gb, const member *names, size_t first, size_t end, size_t depth)
 {
     tarn__buffer parts = {0}, heads = {0};
@@ -223,7 +230,8 @@ static bool add_additional(object *o, bool has_patterns)
     return !tarn_failed();
 }
 
-/* The names of one pattern that are not named members. */
+/* The names of one pattern that are not named members. Keys are found anywhere in a name. Both sides are written with
+ * the shortest escapes, so that the intersection compares texts. */
 static bool pattern_names(object *o, uint32_t pattern, tarn__dfa *dfa)
 {
     tarn__schema *s = o->s;
@@ -284,7 +292,8 @@ static bool add_patterns(object *o, bool *has_patterns)
 
 /* ---- the object -------------------------------------------------------------------------------------------------- */
 
-/* minProperties and maxProperties where they hold in any case, or say that an object of other members is not empty. */
+/* minProperties and maxProperties where they hold in any case, or say that an object of other members is not empty.
+ * Counting members in any order would need a state for each subset. */
 static bool check_counts(const object *o, bool *needs_one, int64_t *max_open)
 {
     size_t at = 0, required = 0;
@@ -305,7 +314,7 @@ static bool check_counts(const object *o, bool *needs_one, int64_t *max_open)
     return !tarn_failed();
 }
 
-/* An object of other members only. */
+/* An object of other members only. The first member has no comma before it, hence max - 1 more. */
 static uint32_t open_object(const object *o, bool needs_one, int64_t max)
 {
     tarn__gb *gb = o->s->gb;
@@ -318,7 +327,12 @@ static uint32_t open_object(const object *o, bool needs_one, int64_t max)
 }
 
 /* Rules from the last member to the first: choose[i], a member from i on; more[i], a comma and choose[i], or the end
- * where all members from i on are optional. */
+ * where all members from i on are optional. With a required and b optional:
+ *
+ *     object   = "{" choose0            choose0 = a more1            more1 = "}" | "," choose1
+ *     choose1  = b more2                more2   = "}"                spaces left out
+ *
+ * Two rules a member keep the grammar linear in their number, where listing the subsets would be exponential. */
 static uint32_t build_object(object *o, bool needs_one)
 {
     tarn__gb *gb = o->s->gb;

@@ -1,4 +1,6 @@
-/* schema_values.c: strings and numbers of a schema. */
+/* schema_values.c: strings and numbers of a schema. A single constraint of a string becomes its expression; several, as
+ * a pattern with a length, are intersected as automata over the escaped text. Formats are patterns that match the whole
+ * string. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,10 +13,12 @@
 #define DATE \
     "(?:[1-9]\\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|" \
     "02-(?:0[1-9]|1\\d|2[0-8]))|(?:[1-9]\\d(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)-02-29)"
+/* Leap seconds are left out; an offset is Z or hours and minutes. */
 #define TIME "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
 #define OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 #define IPV4 "(?:" OCTET "\\.){3}" OCTET
 #define H16 "[0-9A-Fa-f]{1,4}"
+/* Of a host name: 1 to 63 characters, no hyphen at either end (RFC 1123). */
 #define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 #define HOST "(?:" LABEL "\\.)*" LABEL
 #define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
@@ -37,6 +41,7 @@ static const struct {
             "|[/?])*)?"},
 };
 
+/* A format that is unknown is an error: JSON Schema would ignore it. */
 static const char *format_pattern(const tarn__schema *s, uint32_t node)
 {
     const tarn__json_node *n = tarn__json_at(&s->tree, node);
@@ -60,7 +65,7 @@ static void describe(const tarn__schema *s, uint32_t node, char *where, size_t c
     tarn__json_pointer(&s->tree, node, where + used, capacity - (size_t)used);
 }
 
-/* The contents of strings by a pattern or format. */
+/* The contents of strings by a pattern or format. A pattern is searched for, a format matches the whole. */
 static uint32_t pattern_expr(const tarn__schema *s, tarn__gb *gb, uint32_t node, bool is_format)
 {
     char where[400];
@@ -94,6 +99,7 @@ static bool narrow(tarn__dfa *dfa, tarn__gb *own, uint32_t expr, const char *whe
     return true;
 }
 
+/* Every pattern, or every format, of the conjunction. */
 static bool narrow_by(const tarn__schema *s, const tarn__buffer *items, const char *key, tarn__dfa *dfa)
 {
     size_t at = 0;
@@ -115,6 +121,7 @@ static uint32_t intersection(tarn__schema *s, const tarn__buffer *items, uint32_
     char where[400];
     describe(s, node, where, sizeof(where));
     bool good = narrow_by(s, items, "pattern", &dfa) && narrow_by(s, items, "format", &dfa);
+    /* Lengths count characters: an escape is one. */
     if (good && (min > 0 || max >= 0)) {
         good = tarn__gb_open(&own);
         uint32_t any = good ? tarn__json_class(&own, NULL, 0, true) : 0;
@@ -126,6 +133,8 @@ static uint32_t intersection(tarn__schema *s, const tarn__buffer *items, uint32_
     return good ? tarn__gb_dfa(s->gb, &dfa) : 0;
 }
 
+/* Without constraints any escape may be used; with a pattern or format only the shortest, since the automaton is over
+ * escaped text. */
 uint32_t tarn__schema_string(tarn__schema *s, const tarn__buffer *items)
 {
     size_t p = 0, f = 0;
@@ -155,7 +164,7 @@ uint32_t tarn__schema_string(tarn__schema *s, const tarn__buffer *items)
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
-/* Narrows one side of the bounds by a keyword. */
+/* Narrows one side of the bounds by a keyword. Of equal bounds the excluding one is narrower. */
 static bool narrow_bound(const tarn__schema *s, const tarn__buffer *items, const char *key, bool is_low, bool excluded,
                          tarn__bounds *b)
 {
@@ -178,6 +187,7 @@ static bool narrow_bound(const tarn__schema *s, const tarn__buffer *items, const
     return true;
 }
 
+/* `b` is cleared first. Draft 4's exclusiveMinimum, a boolean, is refused by the check of keywords. */
 bool tarn__schema_bounds(const tarn__schema *s, const tarn__buffer *items, tarn__bounds *b)
 {
     *b = (tarn__bounds){0};
@@ -187,7 +197,8 @@ bool tarn__schema_bounds(const tarn__schema *s, const tarn__buffer *items, tarn_
            narrow_bound(s, items, "exclusiveMaximum", false, true, b);
 }
 
-/* The least common multiple is not needed: two different multiples are an error. */
+/* The least common multiple is not needed: two different multiples are an error. The value is formed after its digits
+ * were counted, so it cannot overflow. */
 static bool add_multiple(const tarn__schema *s, const tarn__buffer *items, bool is_integer, tarn__bounds *b)
 {
     size_t at = 0;
@@ -205,6 +216,7 @@ static bool add_multiple(const tarn__schema *s, const tarn__buffer *items, bool 
     return true;
 }
 
+/* Bounds need numbers without an exponent (decimal.c); without them any form of a number is taken. */
 uint32_t tarn__schema_number(tarn__schema *s, const tarn__buffer *items, bool is_integer)
 {
     tarn__bounds b;

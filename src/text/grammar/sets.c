@@ -2,7 +2,11 @@
  *
  * A configuration is a state with a stack of return states. A set holds those that have an edge of bytes, after all
  * calls and returns that consume nothing; there are finitely many, since left recursion is refused. A call whose return
- * state only ends its rule pushes nothing, so that right recursion runs in constant depth. */
+ * state only ends its rule pushes nothing, so that right recursion runs in constant depth.
+ *
+ * Interning makes equal things the same number: a stack is its top with the number of what is below, so stacks share
+ * their lower parts and pushing is O(1), and two sets are equal if their numbers are. Everything stays until the tables
+ * are closed; matcher.c copies what is in use when they have grown too large. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +21,7 @@
 _Static_assert(TARN__G_MAX_CONFIGS <= MAX_VISITED, "a set must fit into the table of its closure");
 _Static_assert(TARN__G_MAX_DEPTH < UINT16_MAX, "heights are stored in 16 bits");
 
+/* Odd constants of splitmix64; the tables use the low bits, which a shift has mixed. */
 static uint64_t mix(uint64_t a, uint64_t b)
 {
     uint64_t h = (a ^ (b * 0x9E3779B97F4A7C15u)) * 0xBF58476D1CE4E5B9u;
@@ -48,7 +53,8 @@ static uint64_t hash_configs(const tarn__config *configs, size_t count, bool acc
     return hash;
 }
 
-/* Doubles a table of index + 1 when it is half full; `hash_of` gives the hash of an element. */
+/* Doubles a table of index + 1 when it is half full; `hash_of` gives the hash of an element. Open addressing with
+ * linear probing; nothing is removed singly, so there are no tombstones. */
 static bool grow(uint32_t **slots, size_t *count, size_t used, const tarn__sets *s,
                  uint64_t (*hash_of)(const tarn__sets *s, uint32_t index))
 {
@@ -157,7 +163,7 @@ typedef struct closure {
     bool overflows; /* more configurations than the limit */
 } closure;
 
-/* Visits a configuration once. False with an error. */
+/* Visits a configuration once. False with an error. The table is cleared by a new stamp, not by writing it. */
 static bool visit(closure *c, uint32_t state, uint32_t stack)
 {
     tarn__sets *s = c->s;
@@ -175,7 +181,8 @@ static bool visit(closure *c, uint32_t state, uint32_t stack)
     return tarn__buffer_add(&s->work, &(tarn__config){state, stack}, 1, sizeof(tarn__config));
 }
 
-/* A rule has ended: goes on at the top of the stack. */
+/* A rule has ended: goes on at the top of the stack. An empty stack means that the root has ended: the text may end
+ * here. */
 static bool pop(closure *c, uint32_t stack)
 {
     tarn__stack top = *stack_at(c->s, stack);
@@ -187,6 +194,7 @@ static bool pop(closure *c, uint32_t stack)
     return visit(c, top.target, top.below);
 }
 
+/* A tail call returns to where its caller would: the target's only purpose is to end its rule. */
 static bool call(closure *c, const tarn__rtn_edge *edge, uint32_t stack)
 {
     tarn__sets *s = c->s;
@@ -200,6 +208,7 @@ static bool call(closure *c, const tarn__rtn_edge *edge, uint32_t stack)
     return pushed != TARN__SET_NONE && visit(c, s->rtn->starts[edge->rule - 1], pushed);
 }
 
+/* A configuration with edges of bytes belongs to the set; all are followed through returns and calls. */
 static bool expand(closure *c, tarn__config config)
 {
     const tarn__rtn_state *state = &c->s->rtn->states[config.state];
@@ -213,6 +222,7 @@ static bool expand(closure *c, tarn__config config)
     return true;
 }
 
+/* Starts a closure; a stamp of 0 is one that wrapped around. */
 static void begin(tarn__sets *s)
 {
     s->work.count = s->found.count = 0;
@@ -223,7 +233,8 @@ static void begin(tarn__sets *s)
     }
 }
 
-/* Expands all visited configurations and interns the result; an overflow is a dead end. */
+/* Expands all visited configurations and interns the result; an overflow is a dead end. TARN__SET_NONE is an error,
+ * TARN__SET_DEAD a text that is not accepted. */
 static uint32_t finish(closure *c)
 {
     tarn__sets *s = c->s;
@@ -240,6 +251,7 @@ static uint32_t finish(closure *c)
     return intern_set(s, found, s->found.count, c->accepts);
 }
 
+/* All bytes of a class are on the same edges, so one of them stands for all. */
 uint32_t tarn__sets_compute(tarn__sets *s, uint32_t set, int class)
 {
     closure c = {.s = s};
@@ -265,6 +277,8 @@ uint32_t tarn__sets_compute(tarn__sets *s, uint32_t set, int class)
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
+/* The empty set is dead, number 0; number 1 is empty too, and is not entered in the table, so that it is never found as
+ * the dead one. */
 bool tarn__sets_open(tarn__sets *s, const tarn__rtn *rtn)
 {
     *s = (tarn__sets){.rtn = rtn};
@@ -295,6 +309,7 @@ void tarn__sets_close(tarn__sets *s)
     *s = (tarn__sets){0};
 }
 
+/* Slots and scratch are left out: they are small beside the rest, or of fixed size. */
 size_t tarn__sets_bytes(const tarn__sets *s)
 {
     return s->stacks.count * sizeof(tarn__stack) + s->configs.count * sizeof(tarn__config) +
@@ -315,6 +330,7 @@ static uint32_t copy_stack(tarn__sets *s, const tarn__sets *from, uint32_t stack
     return copy;
 }
 
+/* Numbers of stacks change, and with them the order of configurations. */
 uint32_t tarn__sets_copy(tarn__sets *s, const tarn__sets *from, uint32_t set)
 {
     const tarn__set *source = tarn__sets_at(from, set);

@@ -1,4 +1,6 @@
-/* trie.c: the tokens of a vocabulary by their bytes. */
+/* trie.c: the tokens of a vocabulary by their bytes, as a trie in depth-first order: a mask is one pass over an array,
+ * which skips the subtree of a prefix that no text can begin with. Tokens without bytes (special ones, unknown) are
+ * never in a mask; those that end a text are listed apart. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +14,8 @@
 /* ---- the bytes of tokens ----------------------------------------------------------------------------------------- */
 
 /* Appends what a token adds to a text that continues another. A pipeline's token has fixed bytes if decoding it twice
- * gives them twice. False with an error. */
+ * gives them twice. False with an error. index 1: tokens at the beginning of a text may lose a space, which would not
+ * be their usual bytes. */
 static bool add_decoded(const tarn_tokenizer *t, int32_t id, tarn__buffer *bytes)
 {
     tarn__decode_state state = {.index = 1};
@@ -32,12 +35,14 @@ static bool add_decoded(const tarn_tokenizer *t, int32_t id, tarn__buffer *bytes
     return good;
 }
 
+/* Special tokens have a text that a message must not produce; an unknown token stands for no text. */
 static bool is_text(const tarn_tokenizer *t, int32_t id)
 {
     return tarn__vocab_has(&t->vocab, id) && !tarn_tokenizer_is_special(t, id) && id != t->unknown &&
            id != t->bpe.unknown && id != t->unigram.unknown;
 }
 
+/* A vocabulary that is larger than the tokenizer's, as models pad theirs, has tokens without bytes at its end. */
 static bool add_tokens(tarn_grammar_vocab *v, const tarn_tokenizer *t)
 {
     int64_t count = tarn_tokenizer_count(t) < v->size ? tarn_tokenizer_count(t) : v->size;
@@ -66,6 +71,7 @@ typedef struct entry {
     int32_t token;
 } entry;
 
+/* Prefixes come before what they begin; equal texts in the order of their ids. */
 static int by_bytes(const void *a, const void *b)
 {
     const entry *x = a, *y = b;
@@ -79,6 +85,8 @@ static int by_bytes(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
+/* Eight bytes, most significant first, so that numbers compare as bytes do; short tokens are filled with zeros, and the
+ * lengths decide. */
 static entry entry_of(const tarn_grammar_vocab *v, int32_t token)
 {
     entry e = {.bytes = (const uint8_t *)v->bytes.data + v->offsets[token],
@@ -112,6 +120,8 @@ static bool add_token(tarn_grammar_vocab *v, const entry *last, const entry *e, 
     return true;
 }
 
+/* Tokens are added in their order, so nodes are appended in depth-first order and `end` is known when a branch is
+ * left. */
 static bool build_trie(tarn_grammar_vocab *v)
 {
     size_t count = 0, path_bytes = sizeof(uint32_t) * (MAX_TOKEN_BYTES + 1), bytes = sizeof(entry) * (size_t)v->size;
@@ -141,6 +151,7 @@ static bool build_trie(tarn_grammar_vocab *v)
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
+/* Once each; an id outside the mask is left out, as tokenizers may have none (-1). */
 static bool add_eos(tarn_grammar_vocab *v, int32_t id)
 {
     if (id < 0 || id >= v->size)
@@ -151,6 +162,7 @@ static bool add_eos(tarn_grammar_vocab *v, int32_t id)
     return tarn__ids_add(&v->eos, id);
 }
 
+/* Without a list the tokenizer's own: end of turn and end of text may differ. */
 static bool add_all_eos(tarn_grammar_vocab *v, const tarn_tokenizer *t, const tarn_grammar_vocab_options *o)
 {
     if (!o->eos)
@@ -164,6 +176,7 @@ static bool add_all_eos(tarn_grammar_vocab *v, const tarn_tokenizer *t, const ta
     return true;
 }
 
+/* Also for a vocabulary whose construction failed: what was not made is NULL or empty. */
 static void destroy(tarn_grammar_vocab *v)
 {
     tarn__buffer_free(&v->nodes, sizeof(tarn__token_node));
@@ -174,6 +187,7 @@ static void destroy(tarn_grammar_vocab *v)
     tarn__release(v, sizeof(*v));
 }
 
+/* `options_size` is that of the caller's struct, which may be older and shorter: what it lacks is 0. */
 tarn_grammar_vocab *tarn_grammar_vocab_new_sized(const tarn_tokenizer *tokenizer,
                                                  const tarn_grammar_vocab_options *options, size_t options_size)
 {
