@@ -22,6 +22,7 @@ static bool add_symbol(splitting *s, int32_t id)
                             sizeof(tarn__symbol));
 }
 
+/* The waiting unknown symbol, if any, comes before whatever is added next. */
 static bool flush_unknown(splitting *s)
 {
     bool waited = s->has_unknown;
@@ -29,13 +30,15 @@ static bool flush_unknown(splitting *s)
     return !waited || add_symbol(s, s->tokenizer->bpe.unknown);
 }
 
+/* A piece of the model; added tokens outside of it are not found in words. */
 static int32_t find(const tarn_tokenizer *t, const char *text, size_t length)
 {
     int32_t id = tarn__vocab_find(&t->vocab, text, length);
     return id >= 0 && !t->vocab.piece[id].outside ? id : -1;
 }
 
-/* The character with the prefix and suffix of its position. */
+/* The character with the prefix and suffix of its position. With the suffix "</w>", "ab" is "a" and "b</w>"; with the
+ * prefix "##" it is "a" and "##b". */
 static bool dress(splitting *s, const char *text, size_t bytes, bool is_first, bool is_last)
 {
     const tarn__bpe_chars *c = &s->tokenizer->bpe_chars;
@@ -77,6 +80,7 @@ static bool add_character(splitting *s)
     return true;
 }
 
+/* For tarn__merge_symbols(): the rank and result of merging two symbols. */
 static bool find_pair(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank,
                       int32_t *merged)
 {
@@ -86,6 +90,8 @@ static bool find_pair(const void *ctx, const tarn__symbol *left, const tarn__sym
     return merge != NULL;
 }
 
+/* BPE: the pair of lowest rank is merged until none is left (bpe_merge.c). With ignore_merges a word that is a piece is
+ * taken whole. */
 static bool encode_word(const tarn_tokenizer *t, tarn__encoder *encoder, const char *text, size_t length,
                         tarn__buffer *ids)
 {
@@ -100,6 +106,7 @@ static bool encode_word(const tarn_tokenizer *t, tarn__encoder *encoder, const c
     for (size_t at = 0, bytes; at < length; at += bytes) {
         uint32_t code;
         bytes = tarn__utf8_decode(text + at, length - at, &code);
+        /* A byte that is not UTF-8 is a character, which has no piece. */
         bytes = bytes ? bytes : 1;
         if (!dress(&s, text + at, bytes, at == 0, at + bytes == length) || !add_character(&s))
             return false;
@@ -121,6 +128,7 @@ static bool encode_word(const tarn_tokenizer *t, tarn__encoder *encoder, const c
 
 const tarn__tokenizer_kind tarn__kind_bpe_chars = {"bpe-characters", tarn__pipeline_encode, encode_word};
 
+/* Pieces <0x00> to <0xFF>; -1 where the vocabulary has none. */
 void tarn__bpe_chars_finish(tarn_tokenizer *t)
 {
     for (int i = 0; i < 256; i++) {

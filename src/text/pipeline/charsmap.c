@@ -17,6 +17,7 @@ static uint32_t read_u32(const char *at)
     return (uint32_t)byte[0] | (uint32_t)byte[1] << 8 | (uint32_t)byte[2] << 16 | (uint32_t)byte[3] << 24;
 }
 
+/* The last byte must be 0, so that every replacement in the map ends within it. */
 bool tarn__charsmap_valid(const char *map, size_t bytes)
 {
     size_t trie = bytes > HEAD ? read_u32(map) : 0;
@@ -29,6 +30,7 @@ static uint32_t offset_of(uint32_t unit)
     return (unit >> 10) << ((unit & (1u << 9)) >> 6);
 }
 
+/* A NUL in the text ends the search: it is the label of values. */
 size_t tarn__charsmap_find(const char *map, size_t bytes, const char *text, size_t length, bool longest,
                            const char **replacement, size_t *count)
 {

@@ -19,6 +19,7 @@ static bool add(piece *p, const char *bytes, size_t count)
     return tarn__buffer_add(p->other, bytes, count, 1);
 }
 
+/* What was written becomes the piece; the other buffer is free for the next step. */
 static void turn(piece *p)
 {
     tarn__buffer *done = p->other;
@@ -33,6 +34,7 @@ static bool replace(piece *p, const char *from, size_t from_count, const char *t
     const char *text = p->now->data;
     size_t length = p->now->count;
     bool good = true;
+    /* Matches do not overlap and are searched from the left. An empty string is found nowhere. */
     for (size_t at = 0; good && at < length;) {
         bool is_match = from_count > 0 && length - at >= from_count && memcmp(text + at, from, from_count) == 0;
         good = is_match ? add(p, to, to_count) : add(p, text + at, 1);
@@ -59,7 +61,8 @@ static bool clean_up(piece *p)
     return good;
 }
 
-/* A piece that begins with the prefix continues a word; another begins one. */
+/* A piece that begins with the prefix continues a word; another begins one. WordPiece: "token", "##izer" is
+ * "tokenizer"; "a", "b" is "a b". */
 static bool join_word(piece *p, const tarn__pipeline_step *s, bool is_first)
 {
     size_t count = s->text_length;
@@ -129,6 +132,7 @@ static bool end_word(piece *p, const tarn__pipeline_step *s, tarn__decode_state 
     return good && replace(p, s->text, size, " ", 1);
 }
 
+/* A step that decodes nothing here, such as Fuse, leaves the piece as it is. */
 static bool run(piece *p, const tarn__pipeline_step *s, tarn__decode_state *state)
 {
     bool is_first = state->index == 0;
@@ -156,7 +160,8 @@ static const tarn__pipeline_step *outer_strip(const tarn__pipeline *pipeline, si
     return *fuse + 1 < pipeline->decoders.count ? tarn__steps_at(&pipeline->decoders, *fuse + 1) : NULL;
 }
 
-/* Appends bytes to the text, but for characters that the strip drops or that wait. */
+/* Appends bytes to the text, but for characters that the strip drops or that wait. Bytes at the end that still wait are
+ * dropped with the state: they are what Strip removes. */
 static bool add_text(const tarn__pipeline_step *s, tarn__decode_state *state, const char *bytes, size_t count,
                      tarn__buffer *out)
 {
@@ -185,6 +190,7 @@ static bool add_text(const tarn__pipeline_step *s, tarn__decode_state *state, co
     return good;
 }
 
+/* Without a decoder in the file pieces are joined by spaces. */
 bool tarn__pipeline_decode(const tarn_tokenizer *t, tarn__decode_state *state, int32_t id, tarn__buffer *out)
 {
     size_t length, fuse;

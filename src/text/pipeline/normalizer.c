@@ -1,5 +1,9 @@
 /* normalizer.c: the normalizer steps of a pipeline. Each reads a text and appends another to a buffer; two buffers take
- * turns. A byte that is not UTF-8 becomes U+FFFD, but stays for byte-level vocabularies. */
+ * turns. A byte that is not UTF-8 becomes U+FFFD, but stays for byte-level vocabularies.
+ *
+ * Two facts about the first character are carried along for the Metaspace pre-tokenizer, which prepends a space at the
+ * beginning of the input only: has_moved, that the beginning of the text was removed, and first_bytes, how many bytes
+ * of the result stem from it. */
 #include <string.h>
 
 #include "base/error.h"
@@ -43,6 +47,7 @@ static uint32_t lower(uint32_t code)
     return code;
 }
 
+/* Unicode's simple case mapping, as Rust's to_lowercase() without its one conditional rule, the final sigma. */
 static bool lowercase(const normalizing *n)
 {
     bool good = tarn__buffer_reserve(n->out, n->length, 1);
@@ -56,6 +61,7 @@ static bool lowercase(const normalizing *n)
     return good;
 }
 
+/* Unicode's whitespace. */
 static bool strip(const normalizing *n)
 {
     size_t begin = 0, end = n->length, last = 0;
@@ -67,6 +73,8 @@ static bool strip(const normalizing *n)
     for (size_t at = begin, bytes; n->step->right && at < end; at += bytes) {
         bytes = tarn__utf8_decode(n->text + at, end - at, &code);
         bytes = bytes ? bytes : 1;
+        /* The end of the last character that is no whitespace: trailing space is found going forward, as UTF-8 is
+         * decoded. */
         last = tarn__is_space(code) ? last : at + bytes;
     }
     *n->moved = *n->moved || begin > 0;
@@ -102,6 +110,7 @@ static size_t find_string(const normalizing *n, size_t from)
     return n->length;
 }
 
+/* All occurrences, from the left. */
 static bool replace_string(const normalizing *n)
 {
     size_t at = 0;
@@ -115,6 +124,7 @@ static bool replace_string(const normalizing *n)
 
 /* ---- character maps ---------------------------------------------------------------------------------------------- */
 
+/* The bytes of the key that was found; 0: none, or a step without a map. */
 static size_t map_find(const tarn__pipeline_step *step, const char *text, size_t length, bool longest, const char **to,
                        size_t *count)
 {
@@ -122,7 +132,8 @@ static size_t map_find(const tarn__pipeline_step *step, const char *text, size_t
 }
 
 /* A grapheme of less than six bytes is replaced as a whole by the first key that it begins with; else each of its
- * characters. This is what Hugging Face's tokenizers do, and differs from SentencePiece. */
+ * characters. This is what Hugging Face's tokenizers do, and differs from SentencePiece. Six bytes are the limit in
+ * their code. */
 static bool map_grapheme(const normalizing *n, size_t begin, size_t end)
 {
     const char *to;
@@ -187,6 +198,7 @@ static bool normalize_spm(const normalizing *n)
     bool removes = n->step->remove_extra_spaces, after_space = removes, good = true;
     const char *to;
     size_t at = 0, count, first = n->out->count;
+    /* Leading spaces, which the map may have made. A text of nothing else is empty, without a prefix. */
     for (size_t bytes; removes && at < n->length; at += bytes) {
         bytes = map_prefix(n, at, &to, &count);
         if (count != 1 || to[0] != ' ')
@@ -198,6 +210,7 @@ static bool normalize_spm(const normalizing *n)
         good = add(n, TARN__METASPACE, TARN__METASPACE_BYTES);
     for (; good && at < n->length;) {
         at += map_prefix(n, at, &to, &count);
+        /* Spaces of the replacement count as those of the text: a map may turn U+3000 into one. */
         for (; after_space && count > 0 && to[0] == ' '; to++)
             count--;
         good = add_escaped(n, to, count);
@@ -220,7 +233,8 @@ static bool is_chinese(uint32_t code)
            (code >= 0xF900 && code <= 0xFAFF) || (code >= 0x2F800 && code <= 0x2FA1F);
 }
 
-/* Whitespace becomes a space (clean_text), ideographs get spaces around them, which belong to them. */
+/* Whitespace becomes a space (clean_text), ideographs get spaces around them, which belong to them. first_bytes is 3 +
+ * 2 for an ideograph at the beginning: its spaces stem from it too. */
 static bool space_out(const normalizing *n)
 {
     bool good = true;
@@ -244,6 +258,7 @@ static bool bert_control(const normalizing *n)
     return n->step->clean_text ? replace_regex(n, n->step->regex, "", 0) : add(n, n->text, n->length);
 }
 
+/* Accents are separate characters in NFD, of category Mn, which bert_accents() removes. */
 static bool bert_nfd(const normalizing *n)
 {
     return n->step->strip_accents ? tarn__normal_form(n->out, n->text, n->length, TARN__FORM_NFD)
@@ -296,6 +311,8 @@ static bool turn(normalizing *n, int *now, bool (*run)(const normalizing *))
     *now = !*now;
     if (!run(n))
         return false;
+    /* Any step that changes those bytes makes them one unknown: 1 means only that the first byte stems from the first
+     * character. */
     size_t *first = &n->encoder->first_bytes;
     if (run != space_out &&
         (n->out->count < *first || n->length < *first || memcmp(n->out->data, n->text, *first) != 0))
@@ -336,6 +353,7 @@ bool tarn__pipeline_normalize(const tarn_tokenizer *t, tarn__encoder *encoder, c
         return false;
     size_t at = 0, first = 1;
     do {
+        /* Runs of valid UTF-8 are normalized apart, since the regexes need it. */
         size_t valid = tarn__utf8_prefix(text + at, length - at);
         int done = normalize_valid(t, encoder, text + at, valid);
         first = at == 0 ? encoder->first_bytes : first;

@@ -18,6 +18,7 @@ typedef struct walking {
  * several words of it. */
 static bool walk(const walking *w, size_t level, const char *text, size_t length, size_t first);
 
+/* What is left of `first` in a part that begins at `begin`. */
 static size_t first_after(size_t first, size_t begin)
 {
     return first > begin ? first - begin : 0;
@@ -43,7 +44,8 @@ static bool flush(splitting *s)
     return !waited || walk(s->w, s->level, s->text + s->begin, s->end - s->begin, first_after(s->first, s->begin));
 }
 
-/* True if a part joins the waiting one. */
+/* True if a part joins the waiting one. "a-b" split by "-": Isolated a | - | b, MergedWithPrevious a- | b,
+ * MergedWithNext a | -b, Removed a | b; Contiguous joins neighbouring matches. */
 static bool joins(const splitting *s, bool is_match)
 {
     switch (s->behavior) {
@@ -69,6 +71,8 @@ static bool add_part(splitting *s, size_t begin, size_t end, bool is_match)
     return true;
 }
 
+/* With `invert` what lies between matches counts as the match. Nothing is copied: parts point into the text, which
+ * lives in a buffer of the level above. */
 static bool split(const walking *w, size_t level, const tarn__regex *regex, tarn__split_behavior behavior, bool invert,
                   const char *text, size_t length, size_t first)
 {
@@ -83,7 +87,7 @@ static bool split(const walking *w, size_t level, const tarn__regex *regex, tarn
     return found >= 0 && (at == length || add_part(&s, at, length, invert)) && flush(&s);
 }
 
-/* Splits by a string. */
+/* Splits by a string. Matches do not overlap and are found from the left. */
 static bool split_string(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text,
                          size_t length, size_t first)
 {
@@ -103,7 +107,9 @@ static bool split_string(const walking *w, size_t level, const tarn__pipeline_st
 
 /* ---- steps that change text -------------------------------------------------------------------------------------- */
 
-/* Spaces become `replacement`, one is prepended, and the text is split before each. */
+/* Spaces become `replacement`, one is prepended, and the text is split before each. "a b" is "▁a▁b", as words "▁a" and
+ * "▁b". FIRST prepends at the beginning of the input only, ALWAYS after added tokens too, but not where a text
+ * continues another. */
 static bool metaspace(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text, size_t length,
                       size_t first)
 {
@@ -127,13 +133,16 @@ static bool metaspace(const walking *w, size_t level, const tarn__pipeline_step 
 static bool escape_word(const walking *w, size_t level, const char *text, size_t length, size_t first)
 {
     tarn__buffer *out = &w->encoder->escaped[level]; /* of the next step, which may escape again */
+    /* The last step of a byte-level vocabulary: its words are bytes already, so they are not escaped to be unescaped
+     * again. */
     if (level == w->tokenizer->pipeline.pre_tokenizers.count && w->tokenizer->kind == &tarn__kind_bpe)
         return tarn__word_cache_encode(w->tokenizer, w->encoder, text, length, w->tokenizer->kind->word, w->ids);
     out->count = 0;
     return tarn__bytes_to_unicode(out, text, length) && walk(w, level, out->data, out->count, first > 0);
 }
 
-/* ByteLevel: GPT-2's regex, if it is used, on text; then bytes as characters. */
+/* ByteLevel: GPT-2's regex, if it is used, on text; then bytes as characters. A space is prepended to text that does
+ * not begin with one (add_prefix_space). */
 static bool byte_level(const walking *w, size_t level, const tarn__pipeline_step *step, const char *text, size_t length,
                        size_t first)
 {
@@ -180,6 +189,7 @@ static bool bert(const walking *w, size_t level, const tarn__pipeline_step *step
 static bool encode_word(const walking *w, const char *text, size_t length)
 {
     const tarn_tokenizer *t = w->tokenizer;
+    /* The word was escaped by a ByteLevel step before others. */
     if (t->kind == &tarn__kind_bpe) {
         tarn__buffer *bytes = &w->encoder->unescaped;
         bytes->count = 0;

@@ -35,6 +35,7 @@ static const char *implied_other(const tarn__pipeline_step *step)
                                                          : NULL;
 }
 
+/* The step itself is the caller's, or in a list. */
 void tarn__step_free(tarn__pipeline_step *step)
 {
     tarn__release(step->text, step->text_length + 1);
@@ -44,6 +45,7 @@ void tarn__step_free(tarn__pipeline_step *step)
     tarn__regex_free(step->other);
 }
 
+/* The step's strings are freed with an error too. */
 bool tarn__steps_add(tarn__buffer *steps, tarn__pipeline_step step, const char *function, const char *name)
 {
     const char *regex = implied(&step), *other = implied_other(&step);
@@ -113,6 +115,7 @@ static uint64_t hash_steps(const tarn__buffer *steps, uint64_t hash)
     return hash;
 }
 
+/* Asked for each text: lists have TARN__MAX_STEPS steps at most. */
 static bool has_regex(const tarn__buffer *steps)
 {
     for (size_t i = 0; i < steps->count; i++)

@@ -14,6 +14,7 @@ typedef struct sorted_piece {
     int32_t id;
 } sorted_piece;
 
+/* A piece comes before those that it begins. */
 static int by_bytes(const void *a, const void *b)
 {
     const sorted_piece *one = a, *other = b;
@@ -27,7 +28,7 @@ typedef struct range {
     uint32_t begin, end, depth;
 } range;
 
-/* Appends the children of a node. */
+/* Appends the children of a node. The range's first piece is the node's own if it ends there. */
 static bool add_children(tarn__buffer *nodes, tarn__buffer *ranges, const sorted_piece *sorted, size_t index)
 {
     range r = ((range *)(void *)ranges->data)[index];
@@ -40,6 +41,7 @@ static bool add_children(tarn__buffer *nodes, tarn__buffer *ranges, const sorted
         unsigned char byte = (unsigned char)sorted[at].bytes[r.depth];
         for (end = at + 1; end < r.end && (unsigned char)sorted[end].bytes[r.depth] == byte;)
             end++;
+        /* id -1: no piece ends here, only longer ones. */
         const tarn__trie_node child = {.id = -1, .byte = byte};
         if (!tarn__buffer_add(nodes, &child, 1, sizeof(child)) ||
             !tarn__buffer_add(ranges, &(range){at, end, r.depth + 1}, 1, sizeof(range)))
@@ -60,10 +62,12 @@ static sorted_piece *sort_pieces(const tarn__vocab *vocab, bool (*counts)(const 
             sorted[(*count)++] =
                 (sorted_piece){vocab->bytes.data + vocab->piece[id].begin, vocab->piece[id].length, id};
     if (sorted && *count)
+        /* Pieces are unique, so the order of equal ones does not matter. */
         qsort(sorted, *count, sizeof(*sorted), by_bytes);
     return sorted;
 }
 
+/* Linear in the bytes of all pieces, after sorting. `nodes` is replaced. */
 bool tarn__trie_build(tarn__buffer *nodes, const tarn__vocab *vocab, bool (*counts)(const void *, int32_t),
                       const void *ctx)
 {
@@ -81,6 +85,7 @@ bool tarn__trie_build(tarn__buffer *nodes, const tarn__vocab *vocab, bool (*coun
     return good;
 }
 
+/* A binary search among at most 256 children; 0, which is the root and nobody's child: none. */
 uint32_t tarn__trie_next(const tarn__buffer *nodes, uint32_t node, unsigned char byte)
 {
     const tarn__trie_node *all = (const tarn__trie_node *)(const void *)nodes->data;

@@ -22,6 +22,7 @@ typedef struct best_path {
     int32_t id;     /* -2: not reached */
 } best_path;
 
+/* SentencePiece's formula: a user-defined piece outweighs any sequence of pieces of its length. */
 static double score_of(const tarn__unigram *u, int32_t id, size_t length)
 {
     if (u->is_spm && u->types[id] == TARN__TOKEN_USER) /* always wins */
@@ -56,6 +57,8 @@ static bool search(const tarn__unigram *u, const char *text, size_t length, best
             offer(u, &best[end], score_of(u, nodes[node].id, end - begin) + till, (uint32_t)begin, nodes[node].id);
             has_single = has_single || end - begin == character;
         }
+        /* A character that is a piece can always be reached by it; any other gets the unknown's score, so that every
+         * position is reached. */
         if (has_single)
             continue;
         if (u->unknown < 0 && !u->has_bytes)
@@ -84,7 +87,8 @@ static bool add_run(const tarn_tokenizer *t, const char *text, size_t length, ta
     return is_piece ? tarn__ids_add(ids, id) : add_unknown(&t->unigram, text, length, ids);
 }
 
-/* Follows the path from its end, so that `ends` has the ends of its pieces, last first; then appends ids. */
+/* Follows the path from its end, so that `ends` has the ends of its pieces, last first; then appends ids. Adjacent
+ * unknown characters are one unknown token. */
 static bool add_path(const tarn_tokenizer *t, const char *text, size_t length, const best_path *best,
                      tarn__buffer *ends, tarn__buffer *ids)
 {
@@ -92,6 +96,7 @@ static bool add_path(const tarn_tokenizer *t, const char *text, size_t length, c
     for (size_t end = length; end > 0; end = best[end].begin)
         if (!tarn__ids_add(ends, (int32_t)end))
             return false;
+    /* From the last entry to the first, which is the end of the text: pieces from left to right. */
     const int32_t *end = (const int32_t *)(const void *)ends->data;
     size_t run = 0; /* beginning of the current run of unknown characters */
     bool is_run = false;
@@ -138,6 +143,8 @@ static bool is_searched(const void *ctx, int32_t id)
     return !u->is_spm || u->types[id] == TARN__TOKEN_NORMAL || u->types[id] == TARN__TOKEN_USER;
 }
 
+/* highest begins at FLT_MIN, the smallest positive float, as in SentencePiece: scores are logarithms and below it, so
+ * max_score is that. */
 bool tarn__unigram_finish(tarn_tokenizer *t, const char *function, const char *name)
 {
     tarn__unigram *u = &t->unigram;
@@ -170,6 +177,7 @@ bool tarn__unigram_set_spm(tarn_tokenizer *t, bool prepends, bool removes_extra_
     tarn__pipeline_step step = {.type = TARN__STEP_SPM_NORMALIZER,
                                 .prepend = prepends ? TARN__PREPEND_ALWAYS : TARN__PREPEND_NEVER,
                                 .remove_extra_spaces = removes_extra_spaces};
+    /* Only the first character map is kept. */
     for (size_t i = 0; i < p->normalizers.count; i++) {
         tarn__pipeline_step *old = (tarn__pipeline_step *)(void *)p->normalizers.data + i;
         if (old->map && !step.map) {

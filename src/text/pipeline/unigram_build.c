@@ -36,12 +36,14 @@ static bool add_piece(tarn_tokenizer *t, const tarn__spm_spec *spec, int32_t id)
         return raise_piece(spec, id, "is a duplicate");
     t->unigram.scores[id] = (double)spec->scores[id];
     t->unigram.types[id] = (uint8_t)type;
+    /* `special`: control pieces are matched in text only where the caller allows special tokens. */
     const tarn__added_token token = {.text = (char *)(uintptr_t)text, .length = length, .id = id, .special = true};
     bool is_added = type == TARN__TOKEN_CONTROL || type == TARN__TOKEN_UNKNOWN;
     return tarn__vocab_add(&t->vocab, id, text, length, true) &&
            (!is_added || tarn__added_add(t, spec->function, spec->name, &token));
 }
 
+/* The character map is added as a step of its own, which tarn__unigram_set_spm() merges with the rules for spaces. */
 static bool fill(tarn_tokenizer *t, const tarn__spm_spec *spec)
 {
     tarn__unigram *u = &t->unigram;
@@ -73,6 +75,7 @@ static bool fill(tarn_tokenizer *t, const tarn__spm_spec *spec)
            tarn__tokenizer_finish(t, spec->function, spec->name);
 }
 
+/* Ids of -1 say that there is no such token. The specification is borrowed; what is needed of it is copied. */
 tarn_tokenizer *tarn__unigram_build(const tarn__spm_spec *spec)
 {
     const int64_t ids[] = {spec->bos, spec->eos, spec->unknown};

@@ -33,6 +33,7 @@ static size_t count_characters(const char *text, size_t length)
     return count;
 }
 
+/* An error names the text, as the word cannot be left out silently. */
 static bool add_unknown(const tarn_tokenizer *t, const char *text, size_t length, tarn__buffer *ids)
 {
     if (t->unknown >= 0)
@@ -42,6 +43,8 @@ static bool add_unknown(const tarn_tokenizer *t, const char *text, size_t length
                        (int)(length < 60 ? length : 60), text);
 }
 
+/* "unaffable" is "un", "##aff", "##able". A longer word than max_characters is unknown without a search. Time is
+ * O(length × longest piece). */
 static bool encode_wordpiece(const tarn_tokenizer *t, tarn__encoder *encoder, const char *text, size_t length,
                              tarn__buffer *ids)
 {
@@ -51,6 +54,7 @@ static bool encode_wordpiece(const tarn_tokenizer *t, tarn__encoder *encoder, co
     if (count_characters(text, length) > wp->max_characters)
         return add_unknown(t, text, length, ids);
     for (size_t at = 0; at < length; at += size) {
+        /* No piece begins with the prefix: nothing can continue a word. */
         bool is_dead = at > 0 && wp->prefix_length > 0 && !wp->prefix_node;
         int32_t id = is_dead ? -1 : longest(&wp->trie, at ? wp->prefix_node : 0, text + at, length - at, &size);
         if (id < 0) {
@@ -65,6 +69,7 @@ static bool encode_wordpiece(const tarn_tokenizer *t, tarn__encoder *encoder, co
 
 const tarn__tokenizer_kind tarn__kind_wordpiece = {"wordpiece", tarn__pipeline_encode, encode_wordpiece};
 
+/* Pieces that continue a word are in the same trie, below the prefix's node; 0: there are none. */
 bool tarn__wordpiece_finish(tarn_tokenizer *t)
 {
     tarn__wordpiece *wp = &t->wordpiece;
@@ -86,6 +91,7 @@ void tarn__wordpiece_free(tarn__wordpiece *wp)
 
 /* ---- WordLevel --------------------------------------------------------------------------------------------------- */
 
+/* The whole word is a piece, or unknown. */
 static bool encode_words(const tarn_tokenizer *t, tarn__encoder *encoder, const char *text, size_t length,
                          tarn__buffer *ids)
 {

@@ -1,4 +1,5 @@
-/* base64.c: base64 (RFC 4648). */
+/* base64.c: base64 (RFC 4648): three bytes are four characters of six bits each, "Man" is "TWFu"; a group that is not
+ * full ends with one or two =. */
 #include "text/files/pipeline/base64.h"
 
 static int value_of(char c)
@@ -11,6 +12,7 @@ static int value_of(char c)
                                   : -1;
 }
 
+/* One character alone is left over from no number of bytes: 2 are one byte, 3 are two. */
 int64_t tarn__base64_decode(char *bytes, const char *text, size_t length)
 {
     int64_t count = 0;
@@ -24,6 +26,7 @@ int64_t tarn__base64_decode(char *bytes, const char *text, size_t length)
         if (value < 0)
             return -1;
         bits = bits << 6 | (uint32_t)value;
+        /* Character i completes byte i - 1 of its group; the low bits stay for the next. */
         if (i % 4 > 0)
             bytes[count++] = (char)(bits >> (6 - 2 * (i % 4)));
     }
@@ -39,6 +42,7 @@ bool tarn__base64_encode(tarn__buffer *out, const char *bytes, size_t length)
             bits = bits << 8 | (i + k < length ? (unsigned char)bytes[i + k] : 0u);
         char text[4];
         for (size_t k = 0; k < 4; k++)
+            /* Character k needs the bits of byte k - 1, so it is padding from one past the end on. */
             text[k] = i + k > length ? '=' : digits[bits >> (18 - 6 * k) & 63];
         if (!tarn__buffer_add(out, text, 4, 1))
             return false;

@@ -1,4 +1,4 @@
-/* base64.h: base64, the form of bytes in JSON and in tiktoken's files. */
+/* base64.h: base64, the form of bytes in JSON and in tiktoken's files. No line breaks, no other alphabets. */
 #ifndef TARN__BASE64_H
 #define TARN__BASE64_H
 

@@ -1,5 +1,13 @@
 /* hf_read_models.c: the models of tokenizer.json that words of a pipeline go to: Unigram, WordPiece, WordLevel, and BPE
- * with steps or settings that byte-level BPE and SentencePiece's BPE in their common forms do not have. */
+ * with steps or settings that byte-level BPE and SentencePiece's BPE in their common forms do not have.
+ *
+ *     {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["▁the", -3.2], …], "byte_fallback": false}
+ *     {"type": "WordPiece", "vocab": {"[UNK]": 100, "##s": 1055, …}, "max_input_chars_per_word": 100}
+ *     {"type": "WordLevel", "vocab": {"the": 5, …}, "unk_token": "<unk>"}
+ *     {"type": "BPE", "vocab": {…}, "merges": ["t h", …], "end_of_word_suffix": "</w>", "fuse_unk": true}
+ *
+ * Members that are missing have the defaults of Hugging Face's tokenizers. Pieces are stored as the file writes
+ * them. */
 #include <math.h>
 #include <string.h>
 
@@ -8,6 +16,7 @@
 #include "base/utf8.h"
 #include "text/files/hf_read_common.h"
 
+/* Files write null, "" or nothing for what is not set. */
 static bool is_empty(const json_t *value)
 {
     return !value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0);
@@ -24,7 +33,7 @@ static bool read_optional(const tarn__hf_reader *reader, json_t *model, const ch
 
 /* ---- Unigram ----------------------------------------------------------------------------------------------------- */
 
-/* Adds one entry of "vocab": ["piece", score]. */
+/* Adds one entry of "vocab": ["piece", score]. The id of a piece is its index. */
 static bool read_entry(const tarn__hf_reader *reader, json_t *entry, size_t index)
 {
     tarn_tokenizer *t = reader->tokenizer;
@@ -44,7 +53,8 @@ static bool read_entry(const tarn__hf_reader *reader, json_t *entry, size_t inde
     return tarn__vocab_add(&t->vocab, (int32_t)index, text, length, true);
 }
 
-/* What a tokenizer.model said, which Hugging Face's file has no member for. */
+/* What a tokenizer.model said, which Hugging Face's file has no member for. add_dummy_prefix and
+ * remove_extra_whitespaces are SentencePiece's names. */
 static bool read_own(const tarn__hf_reader *reader, json_t *own)
 {
     tarn_tokenizer *t = reader->tokenizer;
@@ -66,6 +76,7 @@ static bool read_own(const tarn__hf_reader *reader, json_t *own)
     return tarn__unigram_set_spm(t, json_is_true(prepend), json_is_true(removes), "tokenizer_open", reader->name);
 }
 
+/* The member "tarn" is of our own saved files (hf_write_pipeline.c); other readers ignore it. */
 static bool read_unigram(const tarn__hf_reader *reader, json_t *model)
 {
     tarn__unigram *u = &reader->tokenizer->unigram;
@@ -90,6 +101,8 @@ static bool read_unigram(const tarn__hf_reader *reader, json_t *model)
 
 /* ---- WordPiece, WordLevel ---------------------------------------------------------------------------------------- */
 
+/* -1 where the token is not named or not in the vocabulary: then a text that needs it is an error when it is
+ * encoded. */
 static bool read_unknown(const tarn__hf_reader *reader, json_t *model, const char *default_value, int32_t *unknown)
 {
     json_t *value = json_object_get(model, "unk_token");
@@ -101,6 +114,7 @@ static bool read_unknown(const tarn__hf_reader *reader, json_t *model, const cha
     return !tarn_failed();
 }
 
+/* A file without a prefix has "##"; an empty one means that pieces within a word look like others. */
 static bool read_wordpiece(const tarn__hf_reader *reader, json_t *model)
 {
     tarn__wordpiece *wp = &reader->tokenizer->wordpiece;
@@ -151,6 +165,8 @@ static bool has_every_byte(json_t *vocabulary)
     return true;
 }
 
+/* Byte-level BPE has faster code of its own, which gives the same ids where every byte has a piece and nothing
+ * distinguishes the position in a word. Dropout leaves merges out at random. */
 static bool read_bpe(const tarn__hf_reader *reader, json_t *model)
 {
     tarn_tokenizer *t = reader->tokenizer;
@@ -167,7 +183,9 @@ static bool read_bpe(const tarn__hf_reader *reader, json_t *model)
     bool is_bytes = is_byte_level(&t->pipeline) && !c->prefix && !c->suffix && !c->byte_fallback &&
                     (is_empty(json_object_get(model, "unk_token")) ? has_every_byte(json_object_get(model, "vocab"))
                                                                    : !c->fuse_unknown);
+    /* An unknown token among bytes can never be needed, if they all have pieces. */
     t->kind = is_bytes ? &tarn__kind_bpe : &tarn__kind_bpe_chars;
+    /* Nothing is unknown among bytes. */
     if (is_bytes)
         c->fuse_unknown = false;
     return tarn__hf_read_vocab(reader, json_object_get(model, "vocab"), is_bytes) &&
@@ -189,6 +207,7 @@ static const char *type_of(json_t *model)
                                                                  : "";
 }
 
+/* The steps come first: they decide which kind of BPE it is. */
 bool tarn__hf_read_general(const tarn__hf_reader *reader, json_t *root, json_t *model)
 {
     const char *type = type_of(model);

@@ -1,5 +1,12 @@
 /* hf_read_pipeline.c: the normalizer, pre-tokenizer and decoder of tokenizer.json as the steps of a pipeline. A step or
- * a setting that a pipeline does not have is an error that names it. */
+ * a setting that a pipeline does not have is an error that names it.
+ *
+ *     "normalizer":    {"type": "NFC"}
+ *     "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, …]}
+ *     "decoder":       null
+ *
+ * A sequence in a sequence becomes one list. Defaults of members are those of Hugging Face's tokenizers, which wrote
+ * them out only later. A step's strings are its own from the moment they are read: add() takes or frees them. */
 #include <string.h>
 
 #include "base/error.h"
@@ -8,6 +15,7 @@
 #include "text/files/pipeline/base64.h"
 
 #define MAX_DEPTH 8 /* nested sequences */
+/* Of a decoder's Strip: the characters that a stream may have to hold back. */
 #define MAX_REPEAT 64
 
 /* A list of steps being read. */
@@ -73,6 +81,7 @@ static bool read_map(reading *r, json_t *step)
     return tarn_failed() ? false : tarn__hf_raise(r->reader, TARN_ERROR_FORMAT, "\"precompiled_charsmap\" is damaged");
 }
 
+/* strip_accents follows lowercase unless the file says otherwise; has_strip_accents remembers which, for writing. */
 static bool read_bert(reading *r, json_t *step)
 {
     tarn__pipeline_step out = {.type = TARN__STEP_BERT_NORMALIZER};
@@ -84,6 +93,7 @@ static bool read_bert(reading *r, json_t *step)
            tarn__hf_bool(r->reader, step, "strip_accents", out.lowercase, &out.strip_accents) && add(r, out);
 }
 
+/* Normalizer and decoder. */
 static bool read_replace(reading *r, json_t *step)
 {
     tarn__pipeline_step out = {.type = TARN__STEP_REPLACE};
@@ -91,12 +101,14 @@ static bool read_replace(reading *r, json_t *step)
     return good ? add(r, out) : (tarn__step_free(&out), false);
 }
 
+/* Nothing is owned before the text is read, so there is nothing to free without it. */
 static bool read_prepend(reading *r, json_t *step)
 {
     tarn__pipeline_step out = {.type = TARN__STEP_PREPEND};
     return read_text(r, step, "prepend", 1, &out.content, &out.content_length) && add(r, out);
 }
 
+/* Whitespace, of the text; the decoder of this name is read_strip_content(). */
 static bool read_strip(reading *r, json_t *step)
 {
     tarn__pipeline_step out = {.type = TARN__STEP_STRIP};
@@ -104,6 +116,7 @@ static bool read_strip(reading *r, json_t *step)
            tarn__hf_bool(r->reader, step, "strip_right", true, &out.right) && add(r, out);
 }
 
+/* Steps without settings, then those with some. */
 static bool read_normalizer(reading *r, json_t *step, const char *type)
 {
     static const struct {
@@ -128,6 +141,7 @@ static bool read_normalizer(reading *r, json_t *step, const char *type)
 
 /* ---- pre-tokenizers ---------------------------------------------------------------------------------------------- */
 
+/* In the order of tarn__split_behavior. */
 static bool read_behavior(reading *r, json_t *step, tarn__split_behavior *behavior)
 {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
@@ -147,13 +161,15 @@ static bool read_split(reading *r, json_t *step)
            read_pattern(r, step, &out) && add(r, out);
 }
 
+/* Isolated unless the file says otherwise. */
 static bool read_punctuation(reading *r, json_t *step)
 {
     tarn__pipeline_step out = {.type = TARN__STEP_PUNCTUATION};
     return (!json_object_get(step, "behavior") || read_behavior(r, step, &out.behavior)) && add(r, out);
 }
 
-/* Reads Metaspace; older files have add_prefix_space instead of a scheme. */
+/* Reads Metaspace; older files have add_prefix_space instead of a scheme. Both as pre-tokenizer and as decoder, which
+ * has the same members. */
 static bool read_metaspace(reading *r, json_t *step)
 {
     static const char *const schemes[] = {"never", "first", "always"};
@@ -170,6 +186,7 @@ static bool read_metaspace(reading *r, json_t *step)
     if (!tarn__hf_bool(r->reader, step, "add_prefix_space", true, &has_prefix) ||
         !tarn__hf_bool(r->reader, step, "split", true, &out.splits))
         return false;
+    /* Both members may be there; they must agree. */
     if (!has_prefix && !scheme)
         out.prepend = TARN__PREPEND_NEVER;
     if (!has_prefix && out.prepend != TARN__PREPEND_NEVER)
@@ -177,6 +194,7 @@ static bool read_metaspace(reading *r, json_t *step)
     return read_text(r, step, "replacement", 1, &out.text, &out.text_length) && add(r, out);
 }
 
+/* trim_offsets concerns positions in the text only, which are not computed. */
 static bool read_byte_level(reading *r, json_t *step)
 {
     tarn__pipeline_step out = {.type = TARN__STEP_BYTE_LEVEL};
@@ -184,12 +202,14 @@ static bool read_byte_level(reading *r, json_t *step)
            tarn__hf_bool(r->reader, step, "use_regex", true, &out.use_regex) && add(r, out);
 }
 
+/* individual_digits: "12" is 1 | 2 instead of 12. */
 static bool read_digits(reading *r, json_t *step)
 {
     tarn__pipeline_step out = {.type = TARN__STEP_DIGITS};
     return tarn__hf_bool(r->reader, step, "individual_digits", false, &out.single) && add(r, out);
 }
 
+/* Split at a character, which is removed. */
 static bool read_delimiter(reading *r, json_t *step)
 {
     tarn__pipeline_step out = {.type = TARN__STEP_CHAR_DELIMITER_SPLIT, .behavior = TARN__SPLIT_REMOVED};
@@ -213,6 +233,7 @@ static bool read_pre_tokenizer(reading *r, json_t *step, const char *type)
 
 /* ---- decoders ---------------------------------------------------------------------------------------------------- */
 
+/* Required, unlike the settings of other steps. */
 static bool read_count(reading *r, json_t *step, const char *key, size_t *count)
 {
     json_t *value = json_object_get(step, key);
@@ -223,6 +244,7 @@ static bool read_count(reading *r, json_t *step, const char *key, size_t *count)
     return true;
 }
 
+/* The decoder Strip: a character removed from both ends of each piece, or of the text after Fuse. */
 static bool read_strip_content(reading *r, json_t *step)
 {
     tarn__pipeline_step out = {.type = TARN__STEP_STRIP_CONTENT};
@@ -243,6 +265,7 @@ static bool read_bpe_decoder(reading *r, json_t *step)
     return read_text(r, step, "suffix", 1, &out.text, &out.text_length) && add(r, out);
 }
 
+/* A Replace by a regex would need the whole text, as a match may span pieces. */
 static bool read_decoder(reading *r, json_t *step, const char *type)
 {
     if (strcmp(type, "Replace") == 0)
@@ -260,7 +283,7 @@ static bool read_decoder(reading *r, json_t *step, const char *type)
 }
 
 /* Decoding goes piece by piece: after Fuse only a Strip can follow, and byte pieces are single bytes from ByteFallback
- * on. */
+ * on. Any other order would need the whole text before its first byte is known, and streams could not be decoded. */
 static bool check_decoders(const reading *r)
 {
     bool has_fuse = false, has_bytes = false;
@@ -299,6 +322,7 @@ static bool read_steps(reading *r, json_t *step, int depth)
     return true;
 }
 
+/* null and a missing member are the same. Without a decoder pieces are joined by spaces, as decode() does then. */
 bool tarn__hf_read_pipeline(const tarn__hf_reader *reader, json_t *root)
 {
     tarn__pipeline *p = &reader->tokenizer->pipeline;

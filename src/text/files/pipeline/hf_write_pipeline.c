@@ -8,11 +8,13 @@
 #include "text/files/hf_write.h"
 #include "text/files/pipeline/base64.h"
 
+/* As JSON writes it. */
 static const char *bool_text(bool value)
 {
     return value ? "true" : "false";
 }
 
+/* A string member after others: , "key": "text". */
 static bool put_member(tarn__buffer *out, const char *key, const char *text, size_t length)
 {
     return tarn__hf_put(out, ", \"%s\": ", key) && tarn__hf_put_string(out, text ? text : "", length);
@@ -20,17 +22,20 @@ static bool put_member(tarn__buffer *out, const char *key, const char *text, siz
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
+/* The beginning of a step; members follow, and the caller closes the brace. */
 static bool put_type(tarn__buffer *out, const char *type)
 {
     return tarn__hf_put(out, "{\"type\": \"%s\"", type);
 }
 
+/* {"String": …} or {"Regex": …}: what the step's text is. */
 static bool put_pattern(tarn__buffer *out, const tarn__pipeline_step *s)
 {
     return tarn__hf_put(out, ", \"pattern\": {\"%s\": ", s->is_regex ? "Regex" : "String") &&
            tarn__hf_put_string(out, s->text, s->text_length) && tarn__hf_put(out, "}");
 }
 
+/* The map's bytes as they were read. */
 static bool put_map(tarn__buffer *out, const tarn__pipeline_step *s)
 {
     return put_type(out, "Precompiled") && tarn__hf_put(out, ", \"precompiled_charsmap\": \"") &&
@@ -53,6 +58,7 @@ static bool put_spm(tarn__buffer *out, const tarn__pipeline_step *s)
                                      "\"" TARN__METASPACE "\"}]");
 }
 
+/* strip_accents is null where the file left it to lowercase. */
 static bool put_bert(tarn__buffer *out, const tarn__pipeline_step *s)
 {
     return put_type(out, "BertNormalizer") &&
@@ -62,6 +68,7 @@ static bool put_bert(tarn__buffer *out, const tarn__pipeline_step *s)
                         s->has_strip_accents ? bool_text(s->strip_accents) : "null", bool_text(s->lowercase));
 }
 
+/* add_prefix_space, of older files, is not written: the scheme says it. */
 static bool put_metaspace(tarn__buffer *out, const tarn__pipeline_step *s)
 {
     static const char *const schemes[] = {"never", "first", "always"};
@@ -69,6 +76,7 @@ static bool put_metaspace(tarn__buffer *out, const tarn__pipeline_step *s)
            tarn__hf_put(out, ", \"prepend_scheme\": \"%s\", \"split\": %s", schemes[s->prepend], bool_text(s->splits));
 }
 
+/* The names are in the order of tarn__split_behavior. */
 static bool put_split(tarn__buffer *out, const tarn__pipeline_step *s)
 {
     static const char *const behaviors[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
@@ -125,6 +133,7 @@ static bool put_step(tarn__buffer *out, const tarn__pipeline_step *s)
     case TARN__STEP_BPE_DECODER:
         return put_type(out, "BPEDecoder") && put_member(out, "suffix", s->text, s->text_length);
     }
+    /* A type without a case above is a warning of the compiler. */
     return tarn__raise(TARN_ERROR_INTERNAL, "tokenizer_save: an unknown step");
 }
 
@@ -141,6 +150,7 @@ static bool put_steps(tarn__buffer *out, const char *key, const char *list, cons
     return good && tarn__hf_put(out, is_list ? "]},\n" : ",\n");
 }
 
+/* Members of the root, each on its line with a comma after it. */
 bool tarn__hf_put_pipeline_steps(tarn__buffer *out, const tarn_tokenizer *t)
 {
     return put_steps(out, "normalizer", "normalizers", &t->pipeline.normalizers) &&
@@ -177,6 +187,7 @@ static bool put_own(tarn__buffer *out, const tarn_tokenizer *t)
     return good && tarn__hf_put(out, "]}");
 }
 
+/* types are written only for tokenizers that encode as SentencePiece. */
 static bool put_unigram(tarn__buffer *out, const tarn_tokenizer *t)
 {
     char unknown[16] = "null";
@@ -187,12 +198,14 @@ static bool put_unigram(tarn__buffer *out, const tarn_tokenizer *t)
            put_scores(out, t) && (!t->unigram.is_spm || put_own(out, t));
 }
 
+/* WordPiece and WordLevel want a name even if the vocabulary has none of it; BPE takes null. */
 static bool put_unknown(tarn__buffer *out, const tarn_tokenizer *t, int32_t id, const char *missing)
 {
     return tarn__hf_put(out, "    \"unk_token\": ") &&
            (id >= 0 ? tarn__hf_put_piece(out, t, id) : tarn__hf_put(out, "%s", missing)) && tarn__hf_put(out, ",\n");
 }
 
+/* Members in the order of Hugging Face's files, for comparison by eye. */
 static bool put_wordpiece(tarn__buffer *out, const tarn_tokenizer *t)
 {
     return tarn__hf_put(out, "    \"type\": \"WordPiece\",\n    \"max_input_chars_per_word\": %zu,\n",
@@ -202,12 +215,14 @@ static bool put_wordpiece(tarn__buffer *out, const tarn_tokenizer *t)
            tarn__hf_put(out, ",\n") && put_unknown(out, t, t->unknown, "\"[UNK]\"") && tarn__hf_put_vocabulary(out, t);
 }
 
+/* A string, or null. */
 static bool put_optional(tarn__buffer *out, const char *key, const char *text, size_t length)
 {
     return tarn__hf_put(out, "    \"%s\": ", key) &&
            (text ? tarn__hf_put_string(out, text, length) : tarn__hf_put(out, "null")) && tarn__hf_put(out, ",\n");
 }
 
+/* Dropout is null: it is refused when a file is read. */
 static bool put_bpe(tarn__buffer *out, const tarn_tokenizer *t)
 {
     const tarn__bpe_chars *c = &t->bpe_chars;
@@ -220,6 +235,7 @@ static bool put_bpe(tarn__buffer *out, const tarn_tokenizer *t)
            tarn__hf_put_merges(out, t);
 }
 
+/* The last member: it closes the root too. */
 bool tarn__hf_put_pipeline_model(tarn__buffer *out, const tarn_tokenizer *t)
 {
     bool good = tarn__hf_put(out, "  \"model\": {\n");
