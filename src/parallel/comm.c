@@ -16,6 +16,7 @@
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
+/* With an error `state` stays the caller's, as does the row's end. */
 tarn_comm *tarn__comm_new(const char *function, const tarn__comm_row *row, void *state, int rank, int size)
 {
     tarn_comm *comm = tarn__alloc(sizeof(*comm));
@@ -67,6 +68,7 @@ static bool check_rank(const char *function, const tarn_comm *comm, int rank)
                        comm->size);
 }
 
+/* Borrowed from the communicator. */
 const char *tarn_comm_host(const tarn_comm *comm, int rank)
 {
     if (tarn_failed() || !check_comm("comm_host", comm) || !check_rank("comm_host", comm, rank))
@@ -117,6 +119,7 @@ static bool raise_failure(const char *function, const tarn_comm *comm)
     return tarn__raise(TARN_ERROR_IO, "rank %d on %s: %s", f->rank, comm->host[f->rank], f->text);
 }
 
+/* A failure without a text is silence: what is known is the peer and how long it was waited for. */
 static bool break_comm(const char *function, tarn_comm *comm)
 {
     char step[40];
@@ -156,6 +159,7 @@ bool tarn_comm_poll(tarn_comm *comm)
     return comm->row->poll(comm, &comm->failure) || break_comm("comm_poll", comm);
 }
 
+/* The text of a communicator that is broken already is that of its first failure, which is what the others are told. */
 void tarn_comm_abort(tarn_comm *comm, const char *text)
 {
     if (!comm || comm->is_aborted)
@@ -170,6 +174,7 @@ void tarn_comm_abort(tarn_comm *comm, const char *text)
         comm->is_reporter = true;
 }
 
+/* Rank 0 reports, so that one sentence is printed; a rank that could not reach it reports too. */
 bool tarn_comm_is_reporter(const tarn_comm *comm)
 {
     return comm && comm->is_reporter;
@@ -203,6 +208,7 @@ static tarn__message *open_messages(const char *function, const tarn_comm *comm,
     return tarn__alloc(sizeof(tarn__message) * 2 * (size_t)comm->size);
 }
 
+/* Messages are few: two per rank. They are freed with an error too. */
 static void close_messages(const tarn_comm *comm, tarn__message *messages)
 {
     tarn__release(messages, sizeof(tarn__message) * 2 * (size_t)comm->size);
@@ -214,6 +220,7 @@ static bool check_memory(const char *function, const void *memory, size_t bytes)
     return memory || bytes == 0 || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the memory is NULL", function);
 }
 
+/* Where the part of rank `count` begins: parts lie one after another, of any size. */
 static size_t sum_bytes(const size_t *bytes, int count)
 {
     size_t sum = 0;
@@ -236,6 +243,7 @@ bool tarn_comm_all_to_all(tarn_comm *comm, const void *in, const size_t *in_byte
                  tarn__raise(TARN_ERROR_ARGUMENT, "%s: rank %d sends itself %zu bytes and receives %zu", function, own,
                              in_bytes[own], out_bytes[own]));
     for (int i = 1; good && i < comm->size; i++) {
+        /* In step i each rank sends i ranks up and receives from i ranks down. */
         int to = (own + i) % comm->size, from = (own + comm->size - i) % comm->size;
         char *source = (char *)in + sum_bytes(in_bytes, to), *target = (char *)out + sum_bytes(out_bytes, from);
         if (in_bytes[to])
@@ -250,6 +258,7 @@ bool tarn_comm_all_to_all(tarn_comm *comm, const void *in, const size_t *in_byte
     return good;
 }
 
+/* `in` may be its own place in `out`, hence the memmove(). */
 bool tarn_comm_all_gather(tarn_comm *comm, const void *in, void *out, const size_t *bytes)
 {
     static const char *const function = "comm_all_gather";
@@ -281,6 +290,7 @@ bool tarn_comm_broadcast(tarn_comm *comm, int root, void *memory, size_t bytes)
     if (!messages)
         return false;
     bool good = check_rank(function, comm, root) && check_memory(function, memory, bytes);
+    /* The rank as counted from the root. */
     int number = good ? (comm->rank - root + comm->size) % comm->size : 0, bit = 1, count = 0;
     while (bit < comm->size && !(number & bit))
         bit <<= 1;
@@ -313,6 +323,7 @@ bool tarn_comm_barrier(tarn_comm *comm)
 
 /* ---- single messages --------------------------------------------------------------------------------------------- */
 
+/* A message of no bytes is none. */
 static bool single(const char *function, tarn_comm *comm, void *memory, size_t bytes, int peer, bool is_send)
 {
     if (tarn_failed() || !check_comm(function, comm) || !check_rank(function, comm, peer) ||

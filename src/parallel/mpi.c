@@ -8,7 +8,7 @@
 #include "core/device/device.h"
 #include "parallel/comm.h"
 
-/* Loads the library and starts MPI. NULL with an error. */
+/* Loads the library and starts MPI. NULL with an error. The library stays loaded: MPI cannot be started twice. */
 static const tarn__comm_row *open_row(const char *function, int *rank, int *size)
 {
     char path[2304], why[512] = "";

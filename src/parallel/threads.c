@@ -39,6 +39,7 @@ static parcel **queue_of(group *g, int from, int to)
     return &g->queue[(size_t)from * (size_t)g->size + (size_t)to];
 }
 
+/* Queues are as long as one exchange posts to one rank: a few. */
 static void append(parcel **queue, parcel *p)
 {
     while (*queue)
@@ -46,6 +47,7 @@ static void append(parcel **queue, parcel *p)
     *queue = p;
 }
 
+/* A parcel that is not in the queue was taken. */
 static void remove_parcel(parcel **queue, parcel *p)
 {
     while (*queue && *queue != p)
@@ -114,6 +116,7 @@ static void take_back(group *g, int rank, const tarn__message *messages, parcel 
     }
 }
 
+/* The lock is held, but for the time of copies and waits. */
 static bool run(tarn_comm *comm, const tarn__message *messages, parcel *parcels, int count, double seconds,
                 tarn__comm_failure *failure)
 {
@@ -143,6 +146,7 @@ static bool run(tarn_comm *comm, const tarn__message *messages, parcel *parcels,
     return true;
 }
 
+/* The parcels are of this call alone: none is left in a queue when it returns. */
 static bool exchange(tarn_comm *comm, const tarn__message *messages, int count, double seconds,
                      tarn__comm_failure *failure)
 {
@@ -160,6 +164,7 @@ static bool exchange(tarn_comm *comm, const tarn__message *messages, int count, 
     return good;
 }
 
+/* An exchange finds an abort by itself; this is for ranks between exchanges. */
 static bool poll(tarn_comm *comm, tarn__comm_failure *failure)
 {
     group *g = comm->state;
@@ -186,6 +191,7 @@ static bool abort_group(tarn_comm *comm, const char *text)
     return true;
 }
 
+/* After the last handle: no thread can hold the lock. */
 static void destroy(group *g)
 {
     pthread_cond_destroy(&g->changed);
@@ -206,6 +212,7 @@ static void free_rank(tarn_comm *comm)
 
 static const tarn__comm_row row = {"threads", exchange, poll, abort_group, free_rank};
 
+/* A handle for each rank; any may be freed first. */
 static group *new_group(int size)
 {
     group *g = tarn__alloc(sizeof(*g));

@@ -18,6 +18,7 @@ tarn__tree tarn__tree_open(int64_t leaves, int64_t first)
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
+/* Sums that were not created here are the caller's. */
 static void drop(tarn__tree_node *node)
 {
     if (node->is_owned)
@@ -34,6 +35,7 @@ static void promote(const tarn__tree *t, tarn__tree_node *node)
     }
 }
 
+/* Right children have odd numbers. */
 static bool is_sibling(const tarn__tree_node *left, const tarn__tree_node *right)
 {
     return left->level == right->level && right->index % 2 == 1 && left->index == right->index - 1;
@@ -87,6 +89,7 @@ typedef struct job {
     int64_t count; /* elements of a node */
 } job;
 
+/* Shards differ by one element at most; computed without count * rank, which could overflow. */
 static int64_t begin_of(const job *j, int rank)
 {
     return j->count / j->comm->size * rank + j->count % j->comm->size * rank / j->comm->size;
@@ -161,6 +164,7 @@ static bool sum_shard(const job *j, tarn_tensor *gathered)
     return true;
 }
 
+/* Shards are in the order of the ranks, as in the sum. */
 static bool gather_shards(const job *j, const float *shard, float *sum)
 {
     size_t bytes = sizeof(size_t) * (size_t)j->comm->size, *sizes = tarn__alloc(bytes);
@@ -206,6 +210,7 @@ static bool stage(tarn__tree *tree)
     return true;
 }
 
+/* One rank's tree is a single node by then. Host memory of the sum lives in a scope of this call. */
 bool tarn__tree_sum(const char *function, tarn__tree *tree, tarn_comm *comm, tarn_tensor *sum)
 {
     if (!comm || comm->size == 1)
@@ -219,6 +224,7 @@ bool tarn__tree_sum(const char *function, tarn__tree *tree, tarn_comm *comm, tar
 
 /* ---- public ------------------------------------------------------------------------------------------------------ */
 
+/* f32 only: sums over ranks are of gradients and losses. */
 static bool check_part(const char *function, tarn_tensor *part, tarn_tensor *sum)
 {
     if (!part || !sum)

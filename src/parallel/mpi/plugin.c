@@ -13,6 +13,7 @@
 
 #include "parallel/comm.h"
 
+/* SPINS: tests of a wait before its first pause. */
 enum { DATA_TAG = 1, ABORT_TAG = 2, SPINS = 2000 };
 #define CHUNK ((size_t)1 << 30)
 #define HURRY 0.25        /* seconds until a wait is logged */
@@ -61,6 +62,7 @@ static bool receive_abort(tarn__comm_failure *failure)
     return true;
 }
 
+/* An abort is kept: it is received once and holds for all later calls. */
 static bool poll(tarn_comm *comm, tarn__comm_failure *failure)
 {
     (void)comm;
@@ -93,6 +95,7 @@ static bool abort_job(tarn_comm *comm, const char *text)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
+/* MPI keeps the order of messages of a pair and tag, so pieces arrive in theirs. */
 static int pieces_of(const tarn__message *m)
 {
     return (int)((m->bytes + CHUNK - 1) / CHUNK);
@@ -162,6 +165,7 @@ static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request
             failure->rank = pending_peer(messages, requests, owner, started);
             return false;
         }
+        /* Clocks and probes cost more than a test of the messages. */
         if (spins % 64 == 63 || spins > SPINS) {
             double waited = seconds_now() - begin;
             if (!is_aborted && receive_abort(&abort_failure)) {
@@ -185,6 +189,7 @@ static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request
     }
 }
 
+/* malloc(), as the plugin does not link libtarn; + 1 since a size of 0 may give NULL. */
 static bool exchange(tarn_comm *comm, const tarn__message *messages, int count, double seconds,
                      tarn__comm_failure *failure)
 {
@@ -247,6 +252,7 @@ static bool start_mpi(char *why, size_t why_size)
         snprintf(why, why_size, "MPI has no communicator left");
         return false;
     }
+    /* Errors are values: the default handler ends the job. */
     MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
     return true;
 }
