@@ -1,4 +1,9 @@
-/* encode.c: rows as features: of a table, as a dataset, or of a file, row by row. */
+/* encode.c: rows as features: of a table, as a dataset, or of a file, row by row. Both ways call the same two functions
+ * for a value, so that a row is encoded in the same way in training and prediction.
+ *
+ *     inputs       age (number)              city (category: Rome, Oslo; missing in training)
+ *     features     (age - mean) / std        Rome, Oslo, another word, is missing
+ *     a row        41, Oslo                  0.7   0 1 0 0 */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,6 +62,7 @@ static size_t label_bytes(const tarn_table_encoder *e)
     return e->is_regression ? sizeof(float) : sizeof(int64_t);
 }
 
+/* A sample of the dataset: x and label. Called from several threads; nothing is written but `memory`. */
 static bool get(int64_t index, void *const *memory, void *ctx)
 {
     const table_samples *s = ctx;
@@ -75,11 +81,13 @@ static bool get(int64_t index, void *const *memory, void *ctx)
     return true;
 }
 
+/* No allocation of 0 bytes, whose NULL would look like an error. */
 static size_t at_least_one(int64_t count)
 {
     return (size_t)(count > 0 ? count : 1);
 }
 
+/* Also for samples whose preparation failed: what is missing is NULL. */
 static void release(void *ctx)
 {
     table_samples *s = ctx;
@@ -106,6 +114,7 @@ static void list_name(char *list, size_t size, const char *name)
         snprintf(list + used, size - used, ", …");
 }
 
+/* A file without a header has numbers as names, which rarely fit: the sentence says so. */
 static bool raise_missing(const char *function, const char *path, const char *list, bool has_header)
 {
     return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: missing columns: %s%s", function, path, list,
@@ -145,6 +154,7 @@ static bool map_columns(table_samples *s)
     return !missing[0] || raise_missing("dataset_table", s->table->path, missing, s->table->has_header);
 }
 
+/* Every row of `row` has a target: the split leaves the others out. */
 static bool set_labels(table_samples *s, int target)
 {
     const tarn_table_encoder *e = s->encoder;
@@ -180,6 +190,7 @@ static bool choose_rows(table_samples *s, tarn_table_part part)
     return (s->label = tarn__alloc(label_bytes(s->encoder) * at_least_one(s->count))) != NULL;
 }
 
+/* The table may be another than the one that the encoder comes from: columns are found by name. */
 static bool prepare(table_samples *s, tarn_table_part part)
 {
     size_t inputs = at_least_one(s->encoder->input_count);
@@ -224,6 +235,7 @@ tarn_dataset *tarn_dataset_table(tarn_table *table, tarn_table_encoder *encoder,
 
 /* ---- one row of a file ------------------------------------------------------------------------------------------- */
 
+/* A word in a column of numbers is an error, unlike in a table, where it would have made the column one of words. */
 bool tarn__row_encoder_init(tarn__row_encoder *e, const tarn__rows *rows, const tarn_table_encoder *encoder)
 {
     char missing[400] = "";

@@ -13,7 +13,9 @@
 #include "data/random.h"
 #include "data/table/table.h"
 
+/* Up to this many different integers a target is taken for classes if nothing else is said. */
 enum { MAX_AUTO_CLASSES = 20, MAX_CLASSES = 65536 };
+/* Of the rows with a target. */
 #define DEFAULT_VAL_FRACTION 0.1
 
 /* Adds a sentence to the notes. */
@@ -58,6 +60,7 @@ static void sort_by_class(const int64_t *shuffled, int64_t count, const int32_t 
     first[0] = 0;
 }
 
+/* Numbers of rows, ascending. */
 static int compare_rows(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -92,6 +95,7 @@ int64_t tarn__encoder_split(const char *function, const tarn_table *t, const tar
            first_bytes = sizeof(int64_t) * (size_t)(classes + 1), class_bytes = sizeof(int32_t) * rows;
     if (target < 0)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: %s: no target column '%.100s'", function, t->path, e->target) - 1;
+    /* Shuffled with the key of epoch -1, which no epoch of training uses. */
     int64_t *shuffled = tarn__alloc(bytes), *sorted = tarn__alloc(bytes), *first = tarn__alloc(first_bytes), count = -1;
     int32_t *class = tarn__alloc(class_bytes);
     if (shuffled && sorted && first && class) {
@@ -116,6 +120,7 @@ static int compare_words(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* By value; 1 and 1.0 are the same text before they come here (tarn__table_text()). */
 static int compare_numbers(const void *a, const void *b)
 {
     double x = tarn__number_parse(*(char *const *)a), y = tarn__number_parse(*(char *const *)b);
@@ -128,6 +133,7 @@ static bool find_classes(const tarn_table *t, const tarn__column *c, int max, ta
     char number[32];
     tarn__words found = {0};
     bool good = true;
+    /* Stops at one class too many, which the caller recognizes. */
     for (int64_t i = 0; good && i < t->rows && found.count <= max; i++) {
         const char *text = tarn__table_text(c, i, number);
         good = !text || tarn__words_add(&found, text) >= 0;
@@ -140,6 +146,7 @@ static bool find_classes(const tarn_table *t, const tarn__column *c, int max, ta
     return good;
 }
 
+/* Missing values do not count. */
 static bool all_integers(const tarn_table *t, const tarn__column *c)
 {
     for (int64_t i = 0; i < t->rows; i++)
@@ -159,6 +166,7 @@ static bool set_task(tarn_table_encoder *e, const tarn_table *t, const tarn__col
                            c->name);
     if (!find_classes(t, c, is_auto && !c->is_category ? MAX_AUTO_CLASSES : MAX_CLASSES, &e->classes))
         return false;
+    /* Such a target is a measurement or an id, which is no class. */
     bool is_each_different = e->classes.count > 2 && e->classes.count == t->rows - c->missing;
     e->is_regression = task == TARN_TABLE_REGRESS ||
                        (is_auto && !c->is_category &&
@@ -202,11 +210,13 @@ static void mean_and_std(const double *value, const int64_t *rows, int64_t count
 
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
+/* How often a word of the table occurs in the training rows. */
 typedef struct word_count {
     const char *word;
     int64_t count;
 } word_count;
 
+/* Most frequent first; equal counts by bytes, so that the order does not depend on the file's. */
 static int compare_counts(const void *a, const void *b)
 {
     const word_count *x = a, *y = b;
@@ -282,6 +292,7 @@ static bool mark_dropped(const tarn_table *t, const char *drop, int target, bool
     return true;
 }
 
+/* Columns that tell nothing are left out with a note, not an error. */
 static bool learn_inputs(tarn_table_encoder *e, const tarn_table *t, int target, const int64_t *rows, int64_t count)
 {
     size_t bytes = sizeof(bool) * (size_t)t->column_count;
@@ -303,6 +314,7 @@ static bool learn_inputs(tarn_table_encoder *e, const tarn_table *t, int target,
 
 /* ---- creation and release ---------------------------------------------------------------------------------------- */
 
+/* The split comes before the inputs: means, words and missing values are those of the training rows alone. */
 static bool learn(tarn_table_encoder *e, const tarn_table *t, const tarn_table_encoder_options *o)
 {
     int target = tarn__table_find(t, o->target && o->target[0] ? o->target : "-1");
@@ -388,6 +400,7 @@ void tarn_table_encoder_free(tarn_table_encoder *e)
 
 /* ---- properties -------------------------------------------------------------------------------------------------- */
 
+/* Strings are borrowed from the encoder. */
 bool tarn_table_encoder_query(const tarn_table_encoder *e, tarn_table_encoder_info *info)
 {
     if (tarn_failed())

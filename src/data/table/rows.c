@@ -71,6 +71,7 @@ static char find_delimiter(const char *text, size_t length)
 
 /* ---- a row ------------------------------------------------------------------------------------------------------- */
 
+/* FAILED: with an error, which ends the reading; BROKEN: this row is skipped. */
 typedef enum row_kind { ROW_GOOD, ROW_BLANK, ROW_BROKEN, ROW_END, ROW_FAILED } row_kind;
 
 /* Stores the current field, without blanks around it. */
@@ -105,6 +106,7 @@ static row_kind read_row(tarn__rows *r, int columns, int *fields, char *why, siz
     *fields = 0;
     if (tarn__csv_at_end(&r->csv))
         return tarn_failed() ? ROW_FAILED : ROW_END;
+    /* Fields are counted beyond the expected number, and not stored: the message needs the count. */
     do {
         if (!tarn__csv_field(&r->csv))
             return leave_broken(r, why, size);
@@ -149,6 +151,7 @@ static bool reopen(tarn__rows *r)
 
 /* ---- the header -------------------------------------------------------------------------------------------------- */
 
+/* Before the decimal point is known. A comma cannot be one where it is the delimiter. */
 static bool is_any_number(const tarn__rows *r, const char *text)
 {
     return tarn__csv_is_number(text, '.') || (r->delimiter != ',' && tarn__csv_is_number(text, ','));
@@ -168,6 +171,7 @@ static bool is_header(const tarn__rows *r, const char *names, bool has_second)
            (r->options.header == TARN_HEADER_AUTO && (!has_number || is_above_number));
 }
 
+/* Compared with all before it: quadratic, but for 16384 columns at most. */
 static bool name_columns(tarn__rows *r, const char *names)
 {
     for (int i = 0; i < r->columns; i++, names += strlen(names) + 1) {
@@ -224,6 +228,7 @@ int tarn__rows_find(const tarn__rows *r, const char *name)
 
 /* ---- the whole file ---------------------------------------------------------------------------------------------- */
 
+/* Counts for both decimal points: which one holds is known at the end of the file. */
 static void scan_cell(tarn__rows *r, tarn__column_scan *c, const char *text)
 {
     if (tarn__is_missing(text)) {
@@ -245,6 +250,7 @@ static void scan_cell(tarn__rows *r, tarn__column_scan *c, const char *text)
     }
 }
 
+/* Only the first are named: a file with the wrong delimiter would name each of its rows. */
 static bool count_broken(tarn__rows *r, const char *why)
 {
     if (r->needs_all)
@@ -298,6 +304,7 @@ static void find_point(tarn__rows *r)
                   r->path, (long long)r->decimals[1], (long long)r->decimals[0]);
 }
 
+/* What can be checked without the file. */
 static bool check_options(const char *function, const tarn_table_options *o)
 {
     if ((unsigned)o->header > TARN_HEADER_NO)
@@ -330,6 +337,7 @@ bool tarn__rows_open(tarn__rows *r, const char *function, const char *path, cons
     return true;
 }
 
+/* After tarn__rows_open(), which knows the dialect; the header is read again and skipped. */
 bool tarn__rows_begin(tarn__rows *r)
 {
     char why[512];
@@ -345,6 +353,7 @@ bool tarn__rows_begin(tarn__rows *r)
                                                               r->function, r->path));
 }
 
+/* Blank rows are skipped as well. */
 bool tarn__rows_next(tarn__rows *r)
 {
     char why[512];

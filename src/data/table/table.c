@@ -1,4 +1,5 @@
-/* table.c: tables in memory: a column is an array of doubles, or of indices into its distinct words. */
+/* table.c: tables in memory: a column is an array of doubles, or of indices into its distinct words. The number of rows
+ * and the type of each column are known from the first pass (rows.c), so arrays are allocated once. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +56,7 @@ static int choose(const tarn__rows *r, column_plan *plan)
     return count;
 }
 
+/* What was allocated is freed with the table, with an error too. */
 static bool alloc_columns(tarn_table *t, const tarn__rows *r, const column_plan *plan, int count)
 {
     t->column = tarn__alloc(sizeof(*t->column) * (size_t)(count ? count : 1));
@@ -74,6 +76,7 @@ static bool alloc_columns(tarn_table *t, const tarn__rows *r, const column_plan 
     return good;
 }
 
+/* A word among numbers can only be met where an encoder says that the column is one of numbers. */
 static bool store_cell(tarn__rows *r, tarn__column *c, int from, int64_t row)
 {
     char *text = r->cell[from];
@@ -109,6 +112,7 @@ static bool read_rows(tarn_table *t, tarn__rows *r, const column_plan *plan)
            (row == t->rows || tarn__raise(TARN_ERROR_FORMAT, "%s: %s changed while it was read", r->function, r->path));
 }
 
+/* The table's memory is filled in place; the caller frees it with an error. */
 static bool fill(tarn_table *t, tarn__rows *r)
 {
     size_t bytes = sizeof(column_plan) * (size_t)r->columns;
@@ -126,6 +130,7 @@ static bool fill(tarn_table *t, tarn__rows *r)
 
 /* ---- creation and release ---------------------------------------------------------------------------------------- */
 
+/* The rows are too large for the stack, and closed in any case. */
 tarn_table *tarn_table_open_sized(const char *path, const tarn_table_options *options, size_t options_size)
 {
     const char *function = "table_open";
@@ -202,6 +207,7 @@ bool tarn_table_column(const tarn_table *table, int index, tarn_column_info *col
     return true;
 }
 
+/* "age" before numbers: a column may be named 2. "2" is the second, "-1" the last. */
 int tarn__table_find(const tarn_table *t, const char *name)
 {
     char *end;
@@ -221,6 +227,7 @@ const char *tarn__table_text(const tarn__column *c, int64_t row, char number[32]
     double value = c->number[row];
     if (isnan(value))
         return NULL;
+    /* Integers as people write them: 3, not 3.0; -0 as 0. */
     if (value == floor(value) && fabs(value) < 1e15)
         snprintf(number, 32, "%.0f", value == 0 ? 0 : value);
     else

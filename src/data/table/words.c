@@ -21,6 +21,7 @@ static int slot_of(const tarn__words *w, const char *text)
     return at;
 }
 
+/* Without an index there are no words. */
 int tarn__words_find(const tarn__words *w, const char *text)
 {
     return w->slots ? w->slot[slot_of(w, text)] - 1 : -1;
