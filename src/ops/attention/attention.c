@@ -171,6 +171,7 @@ static bool attend_back(const char *function, const tarn__attention *params, tar
 
 /* ---- separate q, k and v --------------------------------------------------------------------------------------- */
 
+/* In the order in which tensors are saved for backward; the first five are the operands too. */
 enum { Q, K, V, LENGTHS, STARTS, RESULT, LSE };
 
 /* gq, gk and gv in one kernel, in the layout of the result. */
@@ -262,6 +263,7 @@ static tarn_attention_options named_options(const tarn__invocation *v, tarn_tens
                                     .softcap = tarn__attribute_real(v, "softcap", 0)};
 }
 
+/* By name, as custom graphs and tests call operations. */
 bool tarn__apply_attention(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_attention_options o = named_options(v, v->in[3], v->in[4]);
@@ -392,6 +394,7 @@ static tarn_tensor *last_keys(const tarn_attention_options *o, int64_t rows, int
 {
     tarn_tensor *last = tarn_arange((double)(o->causal ? keys - rows : keys - 1), (double)keys, 1, TARN_I32, device);
     last = tarn_reshape(last, TARN_SHAPE(o->causal ? rows : 1, 1));
+    /* Queries are the last rows of the keys: with a cache, T < S, row t is at position S - T + t. */
     if (!o->lengths)
         return last;
     tarn_tensor *lengths =
@@ -433,10 +436,12 @@ tarn_tensor *tarn__attention_composed(tarn_tensor *q, tarn_tensor *k, tarn_tenso
     tarn_tensor *queries =
         tarn_mul(tarn_reshape(tarn_cast(q, wide), TARN_SHAPE(B, KV, H / KV, T, D)), tarn_scalar(scale));
     tarn_tensor *transposed_k = tarn_unsqueeze(tarn_transpose(tarn_cast(k, wide), -1, -2), 2);
+    /* [B, KV, H / KV, T, S], in the accumulation dtype: this is the memory that the kernels avoid. */
     tarn_tensor *scores = tarn_matmul(queries, transposed_k);
     if (options->softcap > 0)
         scores =
             tarn_mul(tarn_tanh(tarn_mul(scores, tarn_scalar(1 / options->softcap))), tarn_scalar(options->softcap));
+    /* A finite number, not -inf: a row of -inf only would be NaN. */
     tarn_tensor *weights = tarn_softmax(tarn_where(mask, scores, tarn_scalar(none)), -1);
     /* 0 for rows without keys, where softmax gives equal weights */
     weights = tarn_where(mask, weights, tarn_scalar(0));

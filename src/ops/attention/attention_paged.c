@@ -1,11 +1,16 @@
 /* attention_paged.c: attention over a paged KV cache, and writing rows to its pages. Not recorded: the cache serves
- * generation alone. */
+ * generation alone.
+ *
+ * Keys and values of all sequences are in pages of TARN__KV_PAGE rows. Row r of a sequence is row r % TARN__KV_PAGE of
+ * the page that its line of the table has at r / TARN__KV_PAGE. Queries of all sequences are packed: those of sequence
+ * i are rows row_starts[i] to row_starts[i + 1] of q, and the last of its lengths[i] keys. */
 #include <math.h>
 
 #include "ops/internal.h"
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
+/* In the order of the kernel's inputs; scales are NULL for pages of floats. */
 enum { Q, K, V, TABLE, STARTS, LENGTHS, K_SCALE, V_SCALE, OPERANDS };
 
 /* Pages [P, TARN__KV_PAGE, KV, D], u8 if and only if there are scales. */
@@ -32,6 +37,7 @@ static bool check_pages(const char *name, const tarn_tensor *rows, const tarn_te
 static bool check_sequences(tarn_tensor *const *in)
 {
     const tarn__view *table = &in[TABLE]->view, *starts = &in[STARTS]->view, *lengths = &in[LENGTHS]->view;
+    /* The kernels read indices of 32 bits. */
     for (int i = TABLE; i <= LENGTHS; i++)
         if (!tarn__check_dtype("attention_paged", in[i], TARN__INDEXES, i == TABLE ? "table" : "rows and lengths"))
             return false;
@@ -44,6 +50,7 @@ static bool check_sequences(tarn_tensor *const *in)
                        TARN__SHAPE_STRING(in[TABLE]), TARN__SHAPE_STRING(in[STARTS]), TARN__SHAPE_STRING(in[LENGTHS]));
 }
 
+/* There are no attention options of training here: no dropout, no document starts, and causal always. */
 static bool check_options(const tarn__paged_options *o)
 {
     if (!isfinite(o->scale))
@@ -56,6 +63,7 @@ static bool check_options(const tarn__paged_options *o)
                        o->softcap);
 }
 
+/* Shapes that depend on each other are checked after dtypes and ranks. */
 static bool check_operands(tarn_tensor *const *in)
 {
     static const char *const names[OPERANDS] = {"q", "k", "v", "table", "row_starts", "lengths"};
@@ -98,6 +106,7 @@ tarn_tensor *tarn__attention_paged(tarn_tensor *q, const tarn__kv_page_rows *key
     return good ? y : NULL;
 }
 
+/* Operands in the order of `in` above. */
 bool tarn__apply_attention_paged(const tarn__invocation *v, tarn_tensor **out)
 {
     const tarn__paged_options o = {.scale = tarn__attribute_real(v, "scale", 0),
@@ -126,6 +135,8 @@ static bool write_slots(tarn_tensor *pages, tarn_tensor *slots, tarn_tensor *x)
     return rows && tarn__write_rows("write_pages", flat, 1, slots, rows);
 }
 
+/* slots[i] is the row of all pages, counted from the first, that row i of x goes to; quantized pages get u8 rows and
+ * their scales. False with an error. */
 bool tarn__write_pages(const tarn__kv_page_rows *pages, tarn_tensor *slots, tarn_tensor *x)
 {
     if (!tarn__check("write_pages", pages->rows, "pages") || !tarn__check("write_pages", x, "x") ||

@@ -122,6 +122,7 @@ static bool norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tens
                   (tarn_tensor *[]){rows, norm->weight, weights[i], NULL, NULL, NULL, NULL, NULL, norm->bias}, 9))
             rows = NULL;
     bool good = !tarn_failed();
+    /* The composed form: the norm once, then a matmul per weight. */
     if (!rows) {
         tarn_tensor *h = normed(x, norm);
         for (int i = 0; good && i < count; i++)
@@ -138,12 +139,14 @@ static bool norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tens
     return good;
 }
 
+/* q, k and v of a layer are one call with three weights. */
 bool tarn__norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
                        tarn_tensor *const *biases, int count, tarn_tensor **y)
 {
     return norm_linear(x, norm, weights, biases, count, NULL, y);
 }
 
+/* The FFN without a gate, as GPT-2's. */
 tarn_tensor *tarn__norm_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *up, tarn_tensor *bias,
                            tarn_activation_kind activation)
 {
@@ -218,6 +221,7 @@ static tarn_tensor *rows_of_sum(tarn_tensor *x, const tarn__decode_norm *norm, t
     return tarn__rows_of("norm_residual", sum);
 }
 
+/* Post-norm, as Gemma's: sum + scale * norm(x). */
 tarn_tensor *tarn__norm_residual(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *sum, double scale)
 {
     tarn_tensor *from = rows_of_sum(x, norm, sum), *rows = from ? tarn__rows_of("norm_residual", x) : NULL;

@@ -155,6 +155,7 @@ static double yarn_frequency(double frequency, int64_t pair, const tarn_rope_opt
     return frequency / o->factor * ramp + frequency * (1 - ramp);
 }
 
+/* 0.1 * mscale * ln(factor) + 1: YaRN's correction of the attention's temperature. */
 static double yarn_magnitude(double scale, const tarn_rope_options *o)
 {
     return o->factor <= 1 ? 1 : 0.1 * scale * log(o->factor) + 1;
@@ -172,6 +173,7 @@ static double default_magnitude(const tarn_rope_options *o)
     return 1;
 }
 
+/* An attention_factor in the options overrides the formula. */
 double tarn__rope_magnitude(const tarn_rope_options *o)
 {
     return o->attention_factor != 0 ? o->attention_factor : default_magnitude(o);
@@ -183,6 +185,7 @@ static const float *pair_factors_of(const tarn_rope_options *o)
     return o->scaling == TARN_ROPE_LONGROPE && o->length > o->original_context ? o->long_pair_factors : o->pair_factors;
 }
 
+/* frequency is in radians per position. */
 static double scaled(double frequency, int64_t pair, const tarn_rope_options *o)
 {
     switch (o->scaling) {
@@ -207,6 +210,7 @@ static tarn__rope params_of(const tarn_rope_options *o)
     return params;
 }
 
+/* For kernels that rotate by themselves (decode.c); the options are the caller's and were checked. */
 tarn__rope tarn__rope_params(const tarn_rope_options *options, int64_t head_dim)
 {
     tarn_rope_options o = with_defaults(options, sizeof(o), head_dim);
@@ -240,6 +244,7 @@ tarn_tensor *tarn_rope_sized(tarn_tensor *x, tarn_tensor *positions, const tarn_
     tarn_rope_options o = with_defaults(options, options_size, x->view.rank == 4 ? x->view.shape[3] : 0);
     if (!check_shapes(x, positions, &o) || !check_numbers(&o) || !check_pair_factors(&o))
         return NULL;
+    /* Dynamic and longrope scale by the length of the text: as given, or that of x. */
     o.length = o.length == 0 ? x->view.shape[o.axis] : o.length;
     tarn__rope params = params_of(&o);
     tarn_tensor *y = rotate(x, positions, &params, x->view.dtype);

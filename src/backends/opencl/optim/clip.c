@@ -58,6 +58,7 @@ static void run_clip_factor(const tarn__call *call)
     tarn__cl_enqueue_rows(&launch, &form, 1);
 }
 
+/* The dtypes are those of the first input: gradients for the sums, f64 sums for the factor. */
 void tarn__cl_register_clip(tarn__kernel_row *rows)
 {
     rows[TARN__K_square_sums] =

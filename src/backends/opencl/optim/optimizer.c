@@ -13,6 +13,7 @@ typedef struct rule {
     void (*set_scalars)(tarn__cl_launch *launch, const tarn__optimizer_step *step);
 } rule;
 
+/* Scalars go in the order of optimizer.def, which generates the kernel's parameters from the same list. */
 #define REAL(name, value) tarn__cl_arg_real(launch, value);
 #define FLAG(name, value) tarn__cl_arg_int(launch, value);
 #define RULE(name, count, reads, first, second, parameter) \
@@ -29,8 +30,10 @@ typedef struct rule {
 static void update(const tarn__call *call, const rule *r)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
+    /* Missing moments have no view; the kernel's code for them is left out by STATES. */
     const tarn__view *views[OPERANDS] = {[GRADIENT] = call->in[0]};
     const char *type[OPERANDS];
+    /* An index is a plain sum then; other layouts pass theirs as an argument. */
     bool is_contiguous = true;
     char options[160];
     tarn__nest nest;
@@ -41,6 +44,7 @@ static void update(const tarn__call *call, const rule *r)
         type[k] = tarn__cl_dtype_name(views[k] ? views[k]->dtype : call->in[0]->dtype);
     }
     tarn__nest_make(&nest, OPERANDS, views);
+    /* A program for each combination that occurs; programs are cached by their options. */
     snprintf(options, sizeof(options), "-DUPDATE=%s -DSTATES=%d%s -DT_P=%s -DT_M=%s -DT_V=%s -DT_G=%s", r->name,
              r->states, is_contiguous ? " -DCONTIGUOUS" : "", type[PARAMETER], type[FIRST], type[SECOND],
              type[GRADIENT]);
