@@ -1,4 +1,4 @@
-/* buffer.c: growing arrays (buffer.h). */
+/* buffer.c: growing arrays (buffer.h). A buffer that is all zero owns nothing, so freeing it twice is harmless. */
 #include "base/buffer.h"
 
 #include <string.h>

@@ -27,6 +27,7 @@ const char *tarn_dtype_name(tarn_dtype dtype)
     return (unsigned)dtype < TARN_DTYPE_COUNT ? tarn__dtypes[dtype].name : "?";
 }
 
+/* Of a quantized type the bytes of a block. */
 size_t tarn_dtype_size(tarn_dtype dtype)
 {
     return (unsigned)dtype < TARN_DTYPE_COUNT ? tarn__dtype_bytes(dtype) : 0;

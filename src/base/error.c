@@ -13,9 +13,11 @@
 static _Thread_local tarn__error_record pending;
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Guarded by log_lock. */
 static tarn_log_fn log_fn = tarn_log_stderr;
 static void *log_ctx;
 
+/* Two steps, so that the macros of the version are expanded before they become text. */
 #define STRING_OF(number) STRING_OF_(number)
 #define STRING_OF_(number) #number
 
@@ -101,6 +103,7 @@ bool tarn_set_error(tarn_code code, const char *format, ...)
 /* Replaces the pending error by one with the prefix; the message is escaped already, so its newlines are kept. */
 bool tarn__raise_within(const char *function)
 {
+    /* The message is copied: raising the new one overwrites it. */
     tarn__error_record inner;
     size_t length = strlen(function);
     tarn__error_save(&inner);
@@ -117,6 +120,7 @@ void tarn__error_save(tarn__error_record *saved)
     tarn_clear_error();
 }
 
+/* An error that is pending by now is overwritten, unless nothing was saved. */
 void tarn__error_restore(const tarn__error_record *saved)
 {
     if (saved->code != TARN_OK)

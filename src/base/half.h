@@ -23,6 +23,7 @@ static inline float tarn__float_from(uint32_t u)
     return x;
 }
 
+/* A bf16 is the upper half of an f32. */
 static inline float tarn__bf16_to_f32(uint16_t h)
 {
     uint32_t u = (uint32_t)h << 16;
@@ -39,6 +40,7 @@ static inline uint16_t tarn__f32_to_bf16(float x)
     return (uint16_t)((x != x ? u | 0x00400000u : rounded) >> 16);
 }
 
+/* The instructions of this architecture round as described and keep NaNs' bits. */
 #if defined(__aarch64__)
 
 static inline float tarn__f16_to_f32(uint16_t h)

@@ -24,6 +24,7 @@ static void *default_alloc(size_t bytes, size_t alignment, void *ctx)
     return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
 }
 
+/* free() takes all of the memory that default_alloc() returns. */
 static void default_release(void *memory, size_t bytes, void *ctx)
 {
     (void)bytes;
@@ -34,6 +35,7 @@ static void default_release(void *memory, size_t bytes, void *ctx)
 static tarn_allocator allocator = {default_alloc, default_release, NULL};
 static _Atomic int64_t in_use;
 
+/* Bytes are counted as asked for, not as the allocator rounds them, so that releases cancel them exactly. */
 static void *allocate(size_t bytes, size_t alignment)
 {
     void *memory = allocator.alloc(bytes, alignment, allocator.ctx);
@@ -53,11 +55,13 @@ void *tarn__alloc(size_t bytes)
     return memset(memory, 0, bytes);
 }
 
+/* Not zeroed, and no error is raised: callers may free cached memory and try again. */
 void *tarn__alloc_aligned(size_t bytes)
 {
     return allocate(bytes ? bytes : 1, TARN__ALIGNMENT);
 }
 
+/* `bytes` must be those of the allocation: the callback may need them, and the count does. */
 void tarn__release(void *memory, size_t bytes)
 {
     if (!memory)
@@ -202,6 +206,7 @@ bool tarn__array_reserve(void *array, size_t count, size_t *capacity, size_t mor
     return true;
 }
 
+/* For lists with int counts: the same growth, within int. */
 bool tarn__list_reserve_min(void *array, int count, int *capacity, size_t each, int min)
 {
     if (count < *capacity)

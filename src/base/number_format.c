@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* 17 digits tell all doubles apart. */
 enum { MAX_DIGITS = 17 };
 
 /* |value| = 0.d₁d₂… · 10^exponent */
@@ -65,6 +66,7 @@ static double value_of(const decimal *d)
     return strtod(text, NULL);
 }
 
+/* Whether a decimal, read as a double, is the number: as f64, or rounded to f32. */
 typedef bool (*same_fn)(double read, double value);
 
 static bool same_f64(double read, double value)
@@ -143,6 +145,7 @@ const char *tarn__number_format(double value, char text[TARN__NUMBER_SIZE])
     return text;
 }
 
+/* strtod() reads the locale's point only, and files have '.'. */
 double tarn__number_parse(const char *text)
 {
     char own[128];
@@ -153,6 +156,7 @@ double tarn__number_parse(const char *text)
     return strtod(own, NULL);
 }
 
+/* 0.1f is 0.1, not 0.10000000149011612: the double that the shortest decimal of the f32 reads as. */
 double tarn__number_of_f32(float value)
 {
     if (!isfinite(value) || value == 0)

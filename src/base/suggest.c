@@ -5,6 +5,7 @@
 #include <string.h>
 #include <tarn/base.h>
 
+/* A longer name is no typo of an option. */
 enum { MAX_LENGTH = 64 }; /* characters compared */
 
 typedef struct synonym {
@@ -350,6 +351,7 @@ static int max_distance(const char *plain)
     return length < 3 ? 0 : length < 5 ? 1 : length < 9 ? 2 : 3;
 }
 
+/* The name that is the same but for case, dashes and underscores. */
 static const char *find(const char *plain, const char *const *names, int count)
 {
     char name[MAX_LENGTH];
@@ -379,6 +381,7 @@ static const char *find_synonym(const char *plain, int far, const char *const *n
 static const char *find_nearest(const char *plain, const char *const *names, int count)
 {
     const char *best = NULL;
+    /* Two points an edit and one for another first letter: distance decides, the first letter breaks ties. */
     int best_score = 2 * max_distance(plain) + 2;
     for (int i = 0; i < count; i++) {
         char name[MAX_LENGTH];

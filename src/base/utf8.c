@@ -19,6 +19,8 @@ bool tarn__utf8_valid(const char *text)
     return *text == 0;
 }
 
+/* The first byte tells the length: 0xxxxxxx, 110xxxxx, 1110xxxx, 11110xxx, then 10xxxxxx. Overlong forms, surrogates
+ * and code points beyond U+10FFFF are invalid (RFC 3629). */
 size_t tarn__utf8_decode(const char *text, size_t length, uint32_t *code)
 {
     static const uint32_t lowest[] = {0, 0, 0x80, 0x800,
@@ -39,6 +41,7 @@ size_t tarn__utf8_decode(const char *text, size_t length, uint32_t *code)
     return *code >= lowest[bytes] && *code <= 0x10FFFF && !is_surrogate ? bytes : 0;
 }
 
+/* `code` is a code point, not checked; `text` has capacity for 4 bytes. */
 size_t tarn__utf8_encode(char *text, uint32_t code)
 {
     size_t bytes = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
@@ -49,6 +52,7 @@ size_t tarn__utf8_encode(char *text, uint32_t code)
     return bytes;
 }
 
+/* Eight bytes of ASCII at a time: no byte has its top bit set. */
 size_t tarn__utf8_prefix(const char *text, size_t length)
 {
     size_t at = 0;
@@ -62,6 +66,7 @@ size_t tarn__utf8_prefix(const char *text, size_t length)
     return at;
 }
 
+/* Unicode's White_Space. */
 bool tarn__is_space(uint32_t code)
 {
     return (code >= 9 && code <= 13) || code == ' ' || code == 0x85 || code == 0xA0 || code == 0x1680 ||

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+/* Of the specification. */
 #define PRIME1 UINT64_C(0x9E3779B185EBCA87)
 #define PRIME2 UINT64_C(0xC2B2AE3D27D4EB4F)
 #define PRIME3 UINT64_C(0x165667B19E3779F9)
@@ -12,6 +13,7 @@
 
 enum { STRIPE = 32 };
 
+/* `bits` is from 1 to 63. */
 static uint64_t rotate(uint64_t x, int bits)
 {
     return (x << bits) | (x >> (64 - bits));
@@ -115,6 +117,7 @@ uint64_t tarn__xxh64_end(const tarn__xxh64 *sum)
     return h ^ h >> 32;
 }
 
+/* All bytes at once. */
 uint64_t tarn__xxh64_of(const void *bytes, size_t count)
 {
     tarn__xxh64 sum;
