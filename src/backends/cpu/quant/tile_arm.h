@@ -16,6 +16,7 @@
 
 #include "backends/cpu/quant/unpack_arm.h"
 
+/* A tile; units are the vectors of four results that it takes in each direction. */
 #define W_ROWS 4
 #define X_ROWS 8
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -184,6 +185,7 @@ static inline void pack_group(int8x16_t row[W_ROWS][2], const scales4 *n, int g,
         pack_ints(half_byte_of(n, g, h), to->half[h]);
 }
 
+/* All results of a tile: `units` of x, all of the weight. Loops of constants, which are unrolled. */
 #define EACH_UNIT \
     for (int v = 0; v < W_UNITS; v++) \
         for (int u = 0; u < units; u++)

@@ -111,6 +111,7 @@ static inline void group_q8_0(const tarn__q8_0 *b, int g, int8x16_t *to)
 
 /* ---- q4_0 -------------------------------------------------------------------------------------------------------- */
 
+/* The bytes are 16 times their values: nibbles are used in the upper half, where they have a sign. */
 static inline void scales_q4_0(const tarn__q4_0 *const *b, scales4 *to)
 {
     to->scale = vmulq_n_f32(SCALES_OF(b, scale), 1.0f / 16);
@@ -137,6 +138,7 @@ static inline void scales_q5_0(const tarn__q5_0 *const *b, scales4 *to)
     to->scale = SCALES_OF(b, scale);
 }
 
+/* The min is added times the sum of x (SCALE_MIN). */
 static inline void scales_q5_1(const tarn__q5_1 *const *b, scales4 *to)
 {
     to->scale = SCALES_OF(b, scale), to->min_scale = SCALES_OF(b, min);
@@ -203,6 +205,7 @@ static inline void iq4_values(const uint8_t *q, int8x16_t *to)
     to[0] = vqtbl1q_s8(vld1q_s8(values), low[0]), to[1] = vqtbl1q_s8(vld1q_s8(values), low[1]);
 }
 
+/* One scale a block, as Q4_0. */
 static inline void scales_iq4_nl(const tarn__iq4_nl *const *b, scales4 *to)
 {
     to->scale = SCALES_OF(b, scale);
@@ -243,6 +246,7 @@ static inline void group_iq4_xs(const tarn__iq4_xs *b, int g, int8x16_t *to)
 
 /* ---- q2_k, q3_k -------------------------------------------------------------------------------------------------- */
 
+/* Scales are the low nibbles and mins the high ones of the same bytes. */
 static inline void scales_q2_k(const tarn__q2_k *const *b, scales4 *to)
 {
     uint8x16_t scales[4];
@@ -252,6 +256,7 @@ static inline void scales_q2_k(const tarn__q2_k *const *b, scales4 *to)
     to->scale = SCALES_OF(b, scale), to->min_scale = SCALES_OF(b, min);
 }
 
+/* Four groups share 32 bytes, two bits each. */
 static inline void group_q2_k(const tarn__q2_k *b, int g, int8x16_t *to)
 {
     for (int i = 0; i < 2; i++) {
@@ -300,6 +305,7 @@ static inline void unpack_scales(const uint8_t *const *packed, uint8x16_t *scale
     scales[3] = vorrq_u8(vshrq_n_u8(transposed_lane[2], 4), vandq_u8(vshrq_n_u8(transposed_lane[1], 2), upper));
 }
 
+/* Scales and mins of six bits, for both formats alike. */
 static inline void scales_q4_k(const tarn__q4_k *const *b, scales4 *to)
 {
     const uint8_t *packed[] = {b[0]->scales, b[1]->scales, b[2]->scales, b[3]->scales};
@@ -307,6 +313,7 @@ static inline void scales_q4_k(const tarn__q4_k *const *b, scales4 *to)
     to->scale = SCALES_OF(b, scale), to->min_scale = SCALES_OF(b, min);
 }
 
+/* Groups 2 i and 2 i + 1 share 32 bytes. */
 static inline void group_q4_k(const tarn__q4_k *b, int g, int8x16_t *to)
 {
     for (int i = 0; i < 2; i++) {
@@ -322,6 +329,7 @@ static inline void scales_q5_k(const tarn__q5_k *const *b, scales4 *to)
     to->scale = SCALES_OF(b, scale), to->min_scale = SCALES_OF(b, min);
 }
 
+/* The fifth bit of group g is bit g of `high`, moved to bit 4. */
 static inline void group_q5_k(const tarn__q5_k *b, int g, int8x16_t *to)
 {
     for (int i = 0; i < 2; i++) {
@@ -334,6 +342,7 @@ static inline void group_q5_k(const tarn__q5_k *b, int g, int8x16_t *to)
 
 /* ---- q6_k -------------------------------------------------------------------------------------------------------- */
 
+/* Bytes are four times their values. */
 static inline void scales_q6_k(const tarn__q6_k *const *b, scales4 *to)
 {
     uint8x16_t scales[4];
