@@ -32,6 +32,7 @@ static size_t row_values(const table *t)
     return (size_t)(t->columns - (t->label >= 0));
 }
 
+/* Classes are integers unless label_is_real says that labels are measurements. */
 static tarn_dtype label_dtype(const table *t)
 {
     return t->options.label_is_real ? t->options.dtype : TARN_I64;

@@ -1,4 +1,6 @@
-/* csv_fields.c: cuts a CSV file into fields, and converts fields to numbers. */
+/* csv_fields.c: cuts a CSV file into fields (RFC 4180), and converts fields to numbers. A quote within quotes is
+ * doubled; lines end in \n or \r\n; a quoted field may contain delimiters and line ends. One byte of lookahead decides
+ * everything, so a file of any size is read through one buffer. */
 #include "data/readers/csv_fields.h"
 
 #include <locale.h>
@@ -43,6 +45,7 @@ static int next_byte(tarn__csv *csv)
     return c;
 }
 
+/* A byte order mark, as spreadsheets write it, is skipped. */
 bool tarn__csv_begin(tarn__csv *csv, tarn__data_input *input)
 {
     *csv =
@@ -54,6 +57,7 @@ bool tarn__csv_begin(tarn__csv *csv, tarn__data_input *input)
     return true;
 }
 
+/* After a delimiter one more field follows, even at the end of the file: it is empty. */
 bool tarn__csv_at_end(tarn__csv *csv)
 {
     return csv->after != TARN__CSV_DELIMITER && peek(csv) < 0;
@@ -109,6 +113,7 @@ static bool field_ends(tarn__csv *csv)
     return true;
 }
 
+/* "a","b ""c""" are the fields a and b "c". The field is terminated, and good until the next call. */
 bool tarn__csv_field(tarn__csv *csv)
 {
     csv->column = csv->after == TARN__CSV_DELIMITER ? csv->column + 1 : 1;
@@ -139,6 +144,7 @@ bool tarn__csv_field(tarn__csv *csv)
     return true;
 }
 
+/* Of a broken row: quotes are not looked at, as one of them broke it. */
 bool tarn__csv_skip_line(tarn__csv *csv)
 {
     int c;
@@ -150,6 +156,7 @@ bool tarn__csv_skip_line(tarn__csv *csv)
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
+/* The first character that is none. */
 static const char *digits(const char *text)
 {
     return text + strspn(text, "0123456789");
@@ -195,6 +202,7 @@ double tarn__csv_f64(char *text, char point)
     return value;
 }
 
+/* By strtof(), which rounds once. */
 float tarn__csv_f32(char *text, char point)
 {
     char *at = set_point(text, point);

@@ -20,6 +20,7 @@ bool tarn__image_check_size(const tarn__data_input *input, int64_t byte, uint64_
     return true;
 }
 
+/* Zeroed; *image is empty with an error. */
 bool tarn__image_alloc(tarn_array *image, int64_t channels, int64_t height, int64_t width)
 {
     *image = (tarn_array){NULL, TARN_SHAPE(channels, height, width), TARN_U8};
@@ -88,6 +89,7 @@ static bool load(const char *path, tarn_array *image)
     return good && (!is_npy || read_npy(path, image));
 }
 
+/* *image belongs to the caller, and is empty with an error. */
 bool tarn_image_load(const char *path, tarn_array *image)
 {
     if (tarn_failed())

@@ -1,6 +1,7 @@
 /* image_convert.c: conversion of images between grey, colour and alpha. */
 #include "data/readers/image.h"
 
+/* What the public functions of images have in common; `result` may not be the image. */
 bool tarn__image_check(const char *function, const tarn_array *image, const tarn_array *result)
 {
     if (tarn_failed())

@@ -22,10 +22,13 @@ enum { MAX_LOGGED = 10 };    /* broken files that are named in the log; all are 
 enum { CROP_ATTEMPTS = 10 }; /* of a random crop that fits into the image */
 #define MAX_RATIO (4.0 / 3)  /* of a random crop's sides */
 
+/* Room for the folder and a path below it, on the stack of each caller: files are read by several threads. */
 typedef struct path_buffer {
     char text[4096 + 1024];
 } path_buffer;
 
+/* The path below the folder, or the path itself if it is absolute, as labels.csv may have. The text is good until the
+ * buffer is used again. */
 static const char *path_in(const tarn__image_folder *f, const char *path, path_buffer *buffer)
 {
     snprintf(buffer->text, sizeof(buffer->text), path[0] == '/' ? "%.0s%s" : "%s/%s", f->root, path);
@@ -66,6 +69,7 @@ int64_t tarn_dataset_skipped_count(const tarn_dataset *dataset)
     return count;
 }
 
+/* The string stays until the dataset is freed: skipped files are never removed from the list. */
 const char *tarn_dataset_skipped(const tarn_dataset *dataset, int64_t index)
 {
     if (!tarn__check_dataset("dataset_skipped", dataset))
@@ -104,6 +108,7 @@ const char *tarn_dataset_class_name(const tarn_dataset *dataset, int64_t index)
     return dataset->images->class_name[index];
 }
 
+/* The name is copied; its index is the label. */
 static bool add_class(tarn__image_folder *f, const char *name)
 {
     if (f->classes >= TARN__MAX_IMAGE_CLASSES)
@@ -130,6 +135,7 @@ bool tarn__image_folder_add(tarn__image_folder *f, const char *path, const char 
     return file->class != NULL;
 }
 
+/* Without regard to case; a name without a dot has no ending. */
 static bool has_ending(const char *name, const char *const *endings)
 {
     const char *dot = strrchr(name, '.');
@@ -151,6 +157,7 @@ typedef struct listing {
 
 static bool list_folder(tarn__image_folder *f, const char *class, const char *path, int depth);
 
+/* Hidden files and folders, whose names begin with a dot, are no images. */
 static bool visit_entry(const char *name, bool is_folder, void *ctx)
 {
     const listing *l = ctx;
@@ -212,6 +219,7 @@ static bool begins_well(tarn__image_folder *f, const char *path)
     return is_image;
 }
 
+/* The class is NULL once the labels are set. */
 static void free_file(tarn__image_file *file)
 {
     tarn__string_free(file->path);
@@ -234,6 +242,7 @@ static void drop_others(tarn__image_folder *f)
     f->count = kept;
 }
 
+/* By class, then by path, so that samples do not depend on the order in which the system lists files. */
 static int compare_files(const void *a, const void *b)
 {
     const tarn__image_file *x = a, *y = b;
@@ -274,6 +283,7 @@ static bool set_labels(tarn__image_folder *f, bool are_given)
     return true;
 }
 
+/* A labels.csv in the folder says which files there are; folders are then only places. */
 static bool list_files(tarn__image_folder *f)
 {
     path_buffer labels;
@@ -282,6 +292,7 @@ static bool list_files(tarn__image_folder *f)
     return tarn__folder_each("dataset_images", f->root, visit_class, f);
 }
 
+/* Given class names come first, so that their order decides labels; unknown classes are errors. */
 static bool open_files(tarn__image_folder *f, const tarn_images_options *o)
 {
     for (int64_t i = 0; i < o->class_count; i++)

@@ -183,6 +183,7 @@ static bool read_up_to_rows(png *p)
             return false;
         if (is_named(p, "IDAT"))
             break;
+        /* Bit 5 of the first letter: small letters are chunks that a reader may skip. */
         bool is_ancillary = (p->name[0] & 32) != 0;
         bool good = is_named(p, "PLTE")   ? read_palette(p)
                     : is_named(p, "tRNS") ? read_transparency(p)

@@ -1,4 +1,6 @@
-/* input.c: plain files, and the interface to gzip.c for compressed ones. */
+/* input.c: plain files, and the interface to gzip.c for compressed ones. A compressed file is known by its first two
+ * bytes; readers see its contents only. Positions count bytes of the contents, so that errors name what a reader
+ * sees. */
 #include "data/readers/input.h"
 
 #include <errno.h>
@@ -28,6 +30,7 @@ static bool raise_io(const tarn__data_input *input, const char *what, int error)
     return tarn__raise(TARN_ERROR_IO, "%s: %s: %s: %s", input->function, input->path, what, strerror(error));
 }
 
+/* With an error too the caller closes the input. */
 bool tarn__data_input_open(tarn__data_input *input, const char *function, const char *path)
 {
     unsigned char magic[2];
@@ -68,6 +71,7 @@ int64_t tarn__data_input_remaining(const tarn__data_input *input)
     return bound > input->at ? bound - input->at : 0;
 }
 
+/* Fewer bytes than asked for only at the end; -1 with an error. */
 int64_t tarn__data_input_read_some(tarn__data_input *input, void *memory, size_t bytes)
 {
     int64_t got;
@@ -95,6 +99,7 @@ bool tarn__data_input_read(tarn__data_input *input, void *memory, size_t bytes, 
                                 (long long)got, bytes);
 }
 
+/* Asked before memory is allocated by sizes that a file claims. */
 bool tarn__data_input_fits(const tarn__data_input *input, tarn_shape shape, size_t element_bytes)
 {
     uint64_t left = (uint64_t)tarn__data_input_remaining(input) / element_bytes;

@@ -280,6 +280,7 @@ static bool load(const char *function, const char *path, tarn_array *array)
     return good;
 }
 
+/* The array belongs to the caller; tarn_array_free() frees it. */
 bool tarn_npy_load(const char *path, tarn_array *array)
 {
     if (tarn_failed())
@@ -290,6 +291,7 @@ bool tarn_npy_load(const char *path, tarn_array *array)
     return load("npy_load", path, array);
 }
 
+/* Each file is a field; all have the same number of rows. */
 tarn_dataset *tarn_dataset_npy(const char *const *names, const char *const *paths, int count)
 {
     tarn_array arrays[TARN_MAX_FIELDS] = {{0}};
