@@ -249,6 +249,7 @@ static bool add_initialized(tarn_module *layer, const tarn__adapter *settings, t
     if (tarn__is_embedding(layer))
         return add_to_embedding(layer, settings, dtype);
     tarn_device device = tarn__device(tarn__module_own(layer, "weight"));
+    /* The layer adds scale · (x Aᵀ) Bᵀ with A [rank, in] and B [out, rank]: 0 at first, as B is. */
     int64_t in = tarn__linear_in(layer), out = tarn__linear_out(layer);
     double bound = 1 / sqrt((double)in);
     tarn_tensor *a = tarn_uniform(TARN_SHAPE(settings->rank, in), -bound, bound, dtype, device);
@@ -259,6 +260,7 @@ static bool add_initialized(tarn_module *layer, const tarn__adapter *settings, t
     return false;
 }
 
+/* With adapters in place: saved modules get parameters of their own, and all but adapters and these are frozen. */
 bool tarn__lora_start(const char *function, tarn_module *model, const tarn__lora_layers *list)
 {
     bool good = true;
@@ -374,6 +376,7 @@ static bool check_untrained(const char *function, const tarn__lora_layers *list)
 static bool merge_all(const char *function, tarn_module *model, const tarn__lora_layers *list)
 {
     tarn_model_info info;
+    /* Saved modules count as merged: their values are in the model already. */
     int merged = 0;
     if (!check_untrained(function, list) || !tarn_model_query(model, &info))
         return false;
@@ -390,6 +393,7 @@ static bool merge_all(const char *function, tarn_module *model, const tarn__lora
         /* A scope per layer: the f32 copies of one weight are freed before the next. */
         tarn_scope *scope = tarn_scope_open();
         const tarn__adapter *of_head = model->child[TARN__MODEL_HEAD]->adapter;
+        /* Embedding and head share trained rows and the weight: both are merged at once, at the embedding. */
         bool is_shared = of_head && of_head->is_tied && list->layer[i].kind == TARN__LORA_EMBEDDING;
         good = scope && (is_shared ? merge_shared(model, module, info.dtype)
                                    : merge_layer(&list->layer[i], tarn__lora_is_tied(model), info.dtype, list->form));

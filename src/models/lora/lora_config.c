@@ -1,7 +1,10 @@
 /* lora_config.c: adapter_config.json, as PEFT writes and reads it.
  *
- * It has some forty keys, and every version of PEFT adds more. Unknown keys are errors that name them, unless they
- * are off; keys without effect on a trained adapter are ignored. */
+ * It has some forty keys, and every version of PEFT adds more. Unknown keys are errors that name them, unless they are
+ * off; keys without effect on a trained adapter are ignored.
+ *
+ *     {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"],
+ *      "rank_pattern": {"layers.0.self_attn.q_proj": 4}, "modules_to_save": ["lm_head"], …} */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +14,7 @@
 #include "models/lora/lora.h"
 
 #define MAX_RANK 65536
+/* Of any array of names in the file. */
 #define MAX_NAMES 65536
 
 /* State of one read. */
@@ -143,6 +147,7 @@ static void select_layer(tarn__lora_layer *layer, void *ctx)
             r->function, r->path, layer->path);
 }
 
+/* A function of tarn__lora_each_match(). */
 static void deselect_layer(tarn__lora_layer *layer, void *ctx)
 {
     (void)ctx;
@@ -284,6 +289,7 @@ typedef struct pattern_reader {
     bool *is_set; /* by layer: of several patterns the first that matches counts */
 } pattern_reader;
 
+/* The pattern's value, unless an earlier pattern has set one. */
 static void set_value(tarn__lora_layer *layer, void *ctx)
 {
     const pattern_reader *p = ctx;
@@ -356,7 +362,7 @@ bool tarn__lora_read_config(const char *function, const tarn__json_file *documen
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* The name of a layer without its path. */
+/* The name of a layer without its path. "q_proj" of "model.layers.0.self_attn.q_proj". */
 static const char *last_part(const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -429,6 +435,7 @@ static bool write_patterns(const tarn__lora_layers *list, const tarn__adapter *c
 /* The settings of the first adapter are the common ones. */
 bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_model, tarn__json_file *document)
 {
+    /* There is one: only models with adapters are saved. */
     const tarn_module *first = NULL;
     for (int i = list->count - 1; i >= 0; i--)
         first = list->layer[i].is_selected ? list->layer[i].module : first;

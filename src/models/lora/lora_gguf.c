@@ -24,7 +24,7 @@ typedef struct adapter_file {
     double alpha;
 } adapter_file;
 
-/* The architecture and modules of the model. */
+/* The architecture and modules of the model. The list of layers is the caller's to release, with an error too. */
 static bool open_model(adapter_file *f, const tarn_module *model)
 {
     const tarn__arch *arch = tarn__arch_of(f->function, model);
@@ -70,6 +70,7 @@ static tarn_tensor *reorder(const adapter_file *f, const char *name, tarn_tensor
                     f->path, (long long)rows, name, (long long)heads);
         return NULL;
     }
+    /* Rows of a head are two halves in Hugging Face's order, pairs in Meta's. */
     int64_t half = rows / heads / 2;
     return to_gguf ? exchange(b, heads, 2, half, 0) : exchange(b, heads, half, 2, 0);
 }
@@ -124,6 +125,7 @@ static bool add_layer(const adapter_file *f, const tarn__lora_layer *layer, tarn
     return tarn_gguf_add(writer, stored, b);
 }
 
+/* Metadata first, then A and B of each layer, in the order of the model's tree. */
 static bool put_all(const adapter_file *f, tarn_gguf_writer *writer)
 {
     float alpha = (float)f->alpha;
@@ -147,6 +149,7 @@ static double common_alpha(const tarn__lora_layers *list)
     return 1;
 }
 
+/* The file appears when it is complete (tarn_gguf_finish()). */
 bool tarn__lora_save_gguf(const char *function, const tarn_module *model, const char *path)
 {
     adapter_file f = {.function = function, .path = path};
@@ -285,6 +288,7 @@ static bool load_layer(const adapter_file *f, const tarn_gguf *file, tarn__lora_
     return b && tarn__adapter_add(layer->module, &layer->settings, a, b);
 }
 
+/* Layers that were added before a failure are removed again: the model is as it was. */
 static bool load_all(adapter_file *f, const tarn_gguf *file, tarn_module *model)
 {
     bool good = check_kind(f, file) && select_layers(f, file);
@@ -301,6 +305,7 @@ static bool load_all(adapter_file *f, const tarn_gguf *file, tarn_module *model)
     return good;
 }
 
+/* `model` must have no adapters. False with an error that begins with `function`. */
 bool tarn__lora_load_gguf(const char *function, tarn_module *model, const char *path)
 {
     adapter_file f = {.function = function, .path = path};

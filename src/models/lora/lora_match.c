@@ -23,6 +23,7 @@ static tarn__regex *compile(const char *function, const char *path, const char *
     return tarn__regex_new(function, path, text);
 }
 
+/* `found` is called for each layer whose path matches, in the order of the list. */
 bool tarn__lora_each_match(const char *function, const char *path, const char *pattern, tarn__lora_anchor anchor,
                            const tarn__lora_layers *list, void (*found)(tarn__lora_layer *layer, void *ctx), void *ctx)
 {
@@ -42,6 +43,7 @@ bool tarn__lora_each_match(const char *function, const char *path, const char *p
     return good;
 }
 
+/* For a list of one layer: whether it matched. */
 static void set_flag(tarn__lora_layer *layer, void *ctx)
 {
     (void)layer;

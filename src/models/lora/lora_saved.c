@@ -44,6 +44,7 @@ static tarn_tensor *dequantized(tarn_module *module, tarn_tensor *weight, tarn_d
     return tarn_clone(tarn_transpose(copy, 0, 1));
 }
 
+/* Quantized parameters become floats, which alone can be trained; shared ones are copied, which unties the head. */
 bool tarn__lora_make_own(tarn_module *model, tarn_module *module)
 {
     tarn_model_info info;
@@ -66,6 +67,7 @@ bool tarn__lora_make_own(tarn_module *model, tarn_module *module)
     return good && rename_entries(model->child[TARN__MODEL_HEAD]);
 }
 
+/* By the tensor, not by the configuration: adapters may have parted the two. */
 bool tarn__lora_is_tied(const tarn_module *model)
 {
     const tarn_module *head = model->child[TARN__MODEL_HEAD];
@@ -133,6 +135,7 @@ static tarn_tensor *draw_rows(tarn_tensor *rows, int64_t count, const uint64_t *
 /* A weight with added rows. Belongs to the open scope. */
 static tarn_tensor *grown(tarn_tensor *weight, int64_t rows, tarn_dtype dtype, const uint64_t *seed)
 {
+    /* The old rows are cast once, without a detour through f32. */
     tarn_tensor *old = tarn_cast(weight, dtype), *wide = old ? tarn_cast(old, TARN_F32) : NULL;
     tarn_tensor *more = wide ? draw_rows(wide, rows - old->view.shape[0], seed) : NULL;
     return more ? tarn_concat((tarn_tensor *[]){old, tarn_cast(more, dtype)}, 2, 0) : NULL;

@@ -17,6 +17,7 @@
 
 /* ---- selecting --------------------------------------------------------------------------------------------------- */
 
+/* Ascending. */
 static int compare_ids(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -44,6 +45,7 @@ static bool check_different(const char *function, const char *where, const int64
            tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s has the token %lld twice", function, where, (long long)twice);
 }
 
+/* The ids are copied. No ids leave the layer without trained tokens. */
 bool tarn__lora_set_tokens(const char *function, const char *where, tarn__lora_layer *layer, const int64_t *token,
                            int64_t count)
 {
@@ -66,6 +68,7 @@ bool tarn__lora_set_tokens(const char *function, const char *where, tarn__lora_l
     return true;
 }
 
+/* The first of a kind: a model has at most one embedding and one head. NULL: none. */
 tarn__lora_layer *tarn__lora_layer_of(const tarn__lora_layers *list, tarn__lora_kind kind)
 {
     for (int i = 0; i < list->count; i++)
@@ -84,6 +87,7 @@ bool tarn__lora_shares_tokens(const tarn_module *model, const tarn__lora_layers 
                              memcmp(head->token, embedding->token, sizeof(*head->token) * (size_t)head->tokens) == 0);
 }
 
+/* A row cannot be trained twice: by itself and as part of the whole weight, or of an adapter's product. */
 bool tarn__lora_check_tokens(const char *function, const tarn_module *model, const tarn__lora_layers *list)
 {
     for (int i = 0; i < list->count; i++) {
@@ -99,6 +103,7 @@ bool tarn__lora_check_tokens(const char *function, const tarn_module *model, con
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
 
+/* -1 without tokens. */
 int64_t tarn__lora_highest_token(const tarn__lora_layer *layer)
 {
     int64_t highest = -1;
@@ -107,6 +112,7 @@ int64_t tarn__lora_highest_token(const tarn__lora_layer *layer)
     return highest;
 }
 
+/* The head's rows are the embedding's own, not copies, so that both train one set. */
 bool tarn__lora_share_tokens(const tarn_module *model, const tarn__lora_layers *list)
 {
     const tarn__lora_layer *embedding = tarn__lora_layer_of(list, TARN__LORA_EMBEDDING),
@@ -136,11 +142,13 @@ bool tarn__lora_add_trained_tokens(const char *function, const tarn_module *mode
         const tarn__lora_layer *layer = &list->layer[i];
         if (!layer->tokens || (is_shared && layer->kind == TARN__LORA_HEAD))
             continue;
+        /* Rows are a shape's, so that a token added to the tokenizer alone is an error. */
         int64_t rows = tarn__module_own(layer->module, "weight")->view.shape[0],
                 highest = tarn__lora_highest_token(layer);
         if (highest >= rows)
             return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the trained token %lld is not one of the %lld of '%s'",
                                function, (long long)highest, (long long)rows, layer->path);
+        /* Training starts from the rows as they are. */
         tarn_tensor *values = rows_of(layer->module, layer->token, layer->tokens, dtype);
         good = values && tarn__tokens_add(layer->module, layer->token, layer->tokens, values);
     }
@@ -188,6 +196,7 @@ static bool read_named(const char *name, bool is_off, void *ctx)
                                 r->function, r->path, name));
 }
 
+/* null, an array of the embedding's tokens, or {"embed_tokens": […], "lm_head": […]}. */
 bool tarn__lora_read_tokens(const char *function, const tarn__json_file *document, const char *path,
                             tarn__lora_layers *list)
 {
