@@ -35,12 +35,14 @@ static bool read_charsmap(const tarn__gguf_pieces *g, char **map, size_t *bytes)
     return good;
 }
 
+/* A flag that the file may lack: then it is true. */
 static bool read_bool(const tarn__gguf_pieces *g, const char *key, bool *value)
 {
     *value = true;
     return !tarn_gguf_has(g->file, key, NULL) || tarn_gguf_bool(g->file, key, value);
 }
 
+/* The pieces are borrowed from the file; scores and types as in tokenizer.model. */
 tarn_tokenizer *tarn__gguf_unigram(const tarn__gguf_pieces *g, int64_t bos, int64_t eos, int64_t unknown)
 {
     tarn__spm_spec spec = {.function = g->function,
@@ -78,6 +80,7 @@ static bool add_token(tarn_tokenizer *t, const tarn__gguf_pieces *g, int32_t id,
     size_t length = g->lengths[id];
     bool is_special = g->types[id] == TARN__TOKEN_CONTROL || g->types[id] == TARN__TOKEN_UNKNOWN;
     bool begins = length > TARN__METASPACE_BYTES && memcmp(text, TARN__METASPACE, TARN__METASPACE_BYTES) == 0;
+    /* "[unused1]" and the like are whole words of BERT's file, whatever their type. */
     bool is_plain = is_special || g->types[id] == TARN__TOKEN_UNUSED || (length > 0 && text[0] == '[');
     if (length == 0 || length > TARN__MAX_PIECE_BYTES || g->types[id] < TARN__TOKEN_NORMAL ||
         tarn__utf8_prefix(text, length) != length || memchr(text, 0, length))
@@ -97,6 +100,7 @@ static bool add_token(tarn_tokenizer *t, const tarn__gguf_pieces *g, int32_t id,
            (!is_special || tarn__added_add(t, g->function, g->path, &token));
 }
 
+/* The settings of bert-base-uncased. */
 static bool add_bert_steps(tarn_tokenizer *t, const tarn__gguf_pieces *g)
 {
     tarn__pipeline *p = &t->pipeline;
@@ -117,6 +121,7 @@ static bool add_bert_steps(tarn_tokenizer *t, const tarn__gguf_pieces *g)
                            g->function, g->path);
 }
 
+/* NULL with an error; what was built is freed. */
 tarn_tokenizer *tarn__gguf_wordpiece(const tarn__gguf_pieces *g, int64_t bos, int64_t eos, int64_t unknown)
 {
     tarn_tokenizer *t = tarn__tokenizer_new(&tarn__kind_wordpiece);

@@ -6,6 +6,7 @@
 #include "base/utf8.h"
 #include "text/files/hf_read_common.h"
 
+/* The number of a line, from 0, is the piece's id. */
 static bool read_pieces(const tarn__hf_reader *reader, const tarn__map *map)
 {
     tarn__vocab *vocab = &reader->tokenizer->vocab;
@@ -54,6 +55,7 @@ static bool add_special(const tarn__hf_reader *reader, json_t *config)
     return true;
 }
 
+/* BertTokenizer's defaults: lower case, accents stripped with it, spaces around ideographs. */
 static bool add_steps(const tarn__hf_reader *reader, json_t *config)
 {
     tarn__pipeline *p = &reader->tokenizer->pipeline;
@@ -96,6 +98,7 @@ static bool read_all(const tarn__hf_reader *reader, const tarn__map *map, const 
            add_special(reader, settings);
 }
 
+/* `config` may be NULL: then all settings are the defaults. */
 tarn_tokenizer *tarn__tokenizer_read_bert(const char *path, const char *config)
 {
     return tarn__hf_read_lines(&tarn__kind_wordpiece, path, config, read_all);

@@ -189,6 +189,7 @@ bool tarn__hf_add_regex(const tarn__hf_reader *reader, const char *pattern)
 
 /* ---- files of lines ---------------------------------------------------------------------------------------------- */
 
+/* Lines may end in \r\n; the last may lack its end. *next is beyond the map at the end. */
 size_t tarn__hf_line_at(const tarn__map *map, size_t at, size_t *next)
 {
     const char *end = memchr(map->memory + at, '\n', map->bytes - at);
@@ -197,6 +198,7 @@ size_t tarn__hf_line_at(const tarn__map *map, size_t at, size_t *next)
     return length > 0 && map->memory[at + length - 1] == '\r' ? length - 1 : length;
 }
 
+/* For formats of one piece a line. The map and the settings are closed in any case. */
 tarn_tokenizer *tarn__hf_read_lines(const tarn__tokenizer_kind *kind, const char *path, const char *config,
                                     tarn__hf_lines_fn read)
 {

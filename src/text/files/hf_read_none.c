@@ -15,6 +15,7 @@ static bool missing(const char *function)
         function);
 }
 
+/* Tokenizers of bytes and characters, and those in GGUF files, need no jansson. */
 tarn_tokenizer *tarn__tokenizer_read_json(const char *path)
 {
     (void)path;

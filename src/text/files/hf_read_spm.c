@@ -11,13 +11,16 @@
 #include "text/files/hf_read_common.h"
 #include "text/files/hf_write.h"
 
+/* Of a sequence. */
 #define MAX_STEPS 8
 
+/* BPE with byte fallback is SentencePiece's; anything that its model would not do is an error. */
 static bool raise_unsupported(const tarn__hf_reader *reader, const char *problem)
 {
     return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "a BPE with byte_fallback %s", problem);
 }
 
+/* A JSON string of exactly this text. */
 static bool is_string(json_t *value, const char *text)
 {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;

@@ -8,7 +8,7 @@
 
 #define MAX_DEPTH 8 /* nested sequences */
 
-/* Raises an error for a step that is not supported. Returns false. */
+/* Raises an error for a step that is not supported. Returns false. The type is the file's, and cut. */
 static bool raise_step(const tarn__hf_reader *reader, const char *what, const char *type)
 {
     return tarn__hf_raise(reader, TARN_ERROR_UNSUPPORTED, "the %s '%.60s' is not supported", what, type);
@@ -62,6 +62,7 @@ static bool read_byte_level(const tarn__hf_reader *reader, json_t *step, bool *h
     return !bpe->uses_regex || tarn__hf_add_regex(reader, TARN__REGEX_GPT2);
 }
 
+/* Digits are words of their own, one by one or in runs. */
 static bool read_digits(const tarn__hf_reader *reader, json_t *step)
 {
     bool single;
@@ -172,6 +173,7 @@ static bool read_post_processor(const tarn__hf_reader *reader, json_t *step, int
     return true;
 }
 
+/* Tokens that are put around a text; null: none. */
 bool tarn__hf_read_post_processor(const tarn__hf_reader *reader, json_t *post_processor)
 {
     return !post_processor || json_is_null(post_processor) || read_post_processor(reader, post_processor, 0);

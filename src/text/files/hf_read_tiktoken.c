@@ -32,6 +32,7 @@ static bool parse_line(const char *line, size_t length, char *bytes, int64_t *co
     return *count > 0 && *rank < INT32_MAX;
 }
 
+/* Ranks may have gaps, where special tokens are; far ones would cost memory. */
 static bool add_token(const tarn__hf_reader *reader, const char *bytes, size_t count, int64_t rank, size_t number)
 {
     tarn__vocab *vocab = &reader->tokenizer->vocab;
@@ -43,6 +44,7 @@ static bool add_token(const tarn__hf_reader *reader, const char *bytes, size_t c
     return tarn__vocab_add(vocab, (int32_t)rank, bytes, count, false);
 }
 
+/* Lines need no order; empty ones are skipped. */
 static bool read_tokens(const tarn__hf_reader *reader, const tarn__map *map)
 {
     char bytes[MAX_LINE];
@@ -111,6 +113,7 @@ static const char *find_pattern(const tarn__hf_reader *reader, json_t *config)
                                         "LlamaTokenizerFast",      "TikTokenTokenizer",   "TokenizersBackend"};
     json_t *pattern = json_object_get(config, "pattern"), *class_name = json_object_get(config, "tokenizer_class");
     if (json_is_string(pattern)) {
+        /* A name is looked up first: no regex is called gpt-4o. */
         const tarn__gguf_pre_tokenizer *named = find_named(json_string_value(pattern));
         return named ? named->regex[0] : json_string_value(pattern);
     }
@@ -127,6 +130,7 @@ static const char *find_pattern(const tarn__hf_reader *reader, json_t *config)
     return NULL;
 }
 
+/* The file has no special tokens: added_tokens_decoder has their ids. */
 static bool apply_config(const tarn__hf_reader *reader, json_t *config)
 {
     tarn_tokenizer *t = reader->tokenizer;
@@ -153,6 +157,7 @@ bool tarn__tokenizer_is_tiktoken(const char *path)
     return is_it;
 }
 
+/* Errors of the settings name the file that they are in. */
 static bool read_all(const tarn__hf_reader *reader, const tarn__map *map, const char *config, json_t *settings)
 {
     tarn_tokenizer *t = reader->tokenizer;
@@ -162,6 +167,7 @@ static bool read_all(const tarn__hf_reader *reader, const tarn__map *map, const 
     return good && apply_config(&(tarn__hf_reader){t, config ? config : reader->name}, settings);
 }
 
+/* `config` may be NULL: the pattern is then Llama 3's. */
 tarn_tokenizer *tarn__tokenizer_read_tiktoken(const char *path, const char *config)
 {
     return tarn__hf_read_lines(&tarn__kind_bpe, path, config, read_all);

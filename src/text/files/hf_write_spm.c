@@ -11,6 +11,7 @@
 
 /* ---- spaces ------------------------------------------------------------------------------------------------------ */
 
+/* A step of normalizers and decoders; `kind` is String or Regex. */
 static bool put_replace(tarn__buffer *out, const char *kind, const char *from, const char *to)
 {
     return tarn__hf_put(out, "{\"type\": \"Replace\", \"pattern\": {\"%s\": ", kind) &&
@@ -18,6 +19,7 @@ static bool put_replace(tarn__buffer *out, const char *kind, const char *from, c
            tarn__hf_put_string(out, to, strlen(to)) && tarn__hf_put(out, "}");
 }
 
+/* Spaces at both ends go, runs of them become one. */
 static bool put_remove_extra_spaces(tarn__buffer *out)
 {
     return put_replace(out, "Regex", TARN__REGEX_OUTER_SPACES, "") && tarn__hf_put(out, ", ") &&

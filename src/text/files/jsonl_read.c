@@ -126,6 +126,7 @@ static bool check_message(const char *where, const json_t *message, size_t numbe
            tarn__raise(TARN_ERROR_FORMAT, "%s: message %zu is an empty completion", where, number);
 }
 
+/* For json_dump_callback(). */
 static int add_bytes(const char *bytes, size_t count, void *to)
 {
     return tarn__buffer_add(to, bytes, count, 1) ? 0 : -1;
@@ -172,7 +173,7 @@ static bool read_messages(tarn__jsonl_sample *line, const char *where, const jso
 
 /* ---- ShareGPT and Alpaca ----------------------------------------------------------------------------------------- */
 
-/* The role of a ShareGPT speaker; NULL: unknown. */
+/* The role of a ShareGPT speaker; NULL: unknown. The names in use; a role that no template knows would be lost. */
 static const char *role_of(const char *from)
 {
     static const char *const names[][2] = {{"human", "user"},          {"user", "user"},         {"gpt", "assistant"},
@@ -201,6 +202,7 @@ static bool add_system(const char *where, const json_t *root, json_t *list)
            add_message(list, "system", json_string_value(system));
 }
 
+/* [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}] */
 static bool add_turns(const char *where, const json_t *turns, json_t *list)
 {
     size_t index;
@@ -305,12 +307,14 @@ static bool read_prompt(tarn__jsonl_sample *line, const char *where, const json_
            (!is_blank(line->completion) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"%s\" is empty", where, completion));
 }
 
+/* {"text": "…"}: a document to train on as a whole. */
 static bool read_text(tarn__jsonl_sample *line, const char *where, const json_t *root)
 {
     line->text = string_of(where, root, "text");
     return line->text && (!is_blank(line->text) || tarn__raise(TARN_ERROR_FORMAT, "%s: \"text\" is empty", where));
 }
 
+/* Also where the value is null: the member says which format it is. */
 static bool has(const json_t *root, const char *key)
 {
     return json_object_get(root, key) != NULL;

@@ -1,4 +1,5 @@
-/* protobuf.c: protobuf's wire format: a varint with field number and wire type, then the value. */
+/* protobuf.c: protobuf's wire format: a varint with field number and wire type, then the value. 08 96 01 is field 1, a
+ * varint, 150; 12 02 68 69 is field 2, two bytes, "hi". The file is not trusted: no length leads beyond the message. */
 #include "text/files/protobuf.h"
 
 #include <string.h>
@@ -94,6 +95,7 @@ bool tarn__message_inside(const tarn__message *message, const tarn__field *field
     return is_wire(message, field, TARN__WIRE_LEN);
 }
 
+/* Any value but 0 is true. */
 bool tarn__field_bool(const tarn__message *message, const tarn__field *field, bool *value)
 {
     *value = field->value != 0;

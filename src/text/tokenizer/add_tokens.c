@@ -38,6 +38,7 @@ static bool each_between(const char *function, const char *text, size_t length, 
     return true;
 }
 
+/* Empty lines are skipped; the file is text without NULs. */
 static bool each_in_file(const char *function, const char *path, token_fn visit, void *ctx)
 {
     tarn__map map;
@@ -50,6 +51,7 @@ static bool each_in_file(const char *function, const char *path, token_fn visit,
     return good;
 }
 
+/* "a,b" or "text:FILE". */
 static bool each_token(const char *function, const char *list, token_fn visit, void *ctx)
 {
     bool is_file = strncmp(list, IN_FILE, strlen(IN_FILE)) == 0;
@@ -59,12 +61,14 @@ static bool each_token(const char *function, const char *list, token_fn visit, v
 
 /* ---- adding ------------------------------------------------------------------------------------------------------ */
 
+/* `added` counts the tokens that got new ids. */
 typedef struct addition {
     const char *function;
     tarn_tokenizer *tokenizer;
     int added;
 } addition;
 
+/* By the text as written. */
 static tarn__added_token *find_added(const tarn_tokenizer *t, const char *text, size_t length)
 {
     tarn__added_token *tokens = (tarn__added_token *)(void *)t->added.tokens.data;
@@ -95,6 +99,7 @@ static bool add_one(const char *text, size_t length, void *ctx)
     return tarn__added_add(t, a->function, "added tokens", &token);
 }
 
+/* Returns the number of new ids, by which embeddings must grow; -1 with an error. The hash changes. */
 int tarn_tokenizer_add_tokens(tarn_tokenizer *tokenizer, const char *tokens)
 {
     addition a = {.function = "tokenizer_add_tokens", .tokenizer = tokenizer};
@@ -115,11 +120,13 @@ int tarn_tokenizer_add_tokens(tarn_tokenizer *tokenizer, const char *tokens)
 
 /* ---- ids --------------------------------------------------------------------------------------------------------- */
 
+/* The ids that were asked for, in their order, once each. */
 typedef struct listing {
     const tarn_tokenizer *tokenizer;
     tarn__buffer *ids;
 } listing;
 
+/* A token must exist: this is for tokens that are to be trained. */
 static bool list_one(const char *text, size_t length, void *ctx)
 {
     const listing *l = ctx;
@@ -133,6 +140,7 @@ static bool list_one(const char *text, size_t length, void *ctx)
                   : tarn__buffer_add(l->ids, &id, 1, sizeof(id));
 }
 
+/* Appends int64_t to `ids`. */
 bool tarn__tokenizer_listed(const char *function, const tarn_tokenizer *tokenizer, const char *tokens,
                             tarn__buffer *ids)
 {

@@ -86,6 +86,7 @@ static int compare_tokens(const void *a, const void *b)
     return order ? order : (one->id > other->id) - (one->id < other->id);
 }
 
+/* By the text as written, not by its normalized form: forms may coincide. */
 static bool is_same_text(const tarn__added_token *one, const tarn__added_token *other)
 {
     return one->length == other->length && memcmp(one->text, other->text, one->length) == 0;

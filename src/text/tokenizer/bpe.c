@@ -15,6 +15,7 @@
 
 /* ---- merges ------------------------------------------------------------------------------------------------------ */
 
+/* Never 0, which marks a free slot: ids are below 2^31. */
 static uint64_t key_of(int32_t left, int32_t right)
 {
     return ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) + 1;
@@ -48,6 +49,7 @@ static bool grow_table(tarn__bpe *bpe)
     return true;
 }
 
+/* A merge's rank is its position: earlier ones come first. A pair that occurs twice keeps its last merge. */
 bool tarn__bpe_add(tarn__bpe *bpe, tarn__merge merge)
 {
     if (!grow_table(bpe) || !tarn__buffer_add(&bpe->merges, &merge, 1, sizeof(merge)))
@@ -135,6 +137,7 @@ static size_t merge_short(const tarn__bpe *bpe, int32_t *symbol, size_t count)
 
 /* ---- long words -------------------------------------------------------------------------------------------------- */
 
+/* For tarn__merge_symbols(). */
 static bool find_pair(const void *ctx, const tarn__symbol *left, const tarn__symbol *right, int32_t *rank,
                       int32_t *merged)
 {
@@ -222,6 +225,7 @@ static bool encode_word(const char *word, size_t length, void *ctx)
     return tarn__word_cache_encode(e->tokenizer, e->encoder, word, length, encode_new, e->ids);
 }
 
+/* The arguments that all levels of split() share. */
 typedef struct split_ctx {
     const tarn__bpe *bpe;
     tarn__matcher *matcher;
@@ -276,6 +280,7 @@ bool tarn__bpe_pretokenize(const tarn_tokenizer *tokenizer, tarn__encoder *encod
     return true;
 }
 
+/* Files with steps beyond ByteLevel and splits are pipelines that end in this model. */
 static bool encode_bpe(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                        tarn__buffer *ids)
 {

@@ -121,6 +121,7 @@ static size_t slot_of(const trainer *t, const size_t *slot, size_t slots, int32_
     return at;
 }
 
+/* At most half full; every pair is entered again, as the table has numbers only. */
 static bool grow_slots(trainer *t)
 {
     if (2 * (t->pairs.count + 1) <= t->slots)
@@ -356,6 +357,7 @@ static bool check_special(const trainer *t, int number, const char *text, size_t
                        t->function, number, text, count == 1 ? "a single byte" : "ordinary bytes", text);
 }
 
+/* <|endoftext|> unless the options say otherwise; special tokens have the first ids, the bytes the next. */
 static bool add_special(trainer *t)
 {
     static const char *const usual[] = {END_OF_TEXT};

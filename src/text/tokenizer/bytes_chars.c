@@ -74,6 +74,7 @@ static bool encode_characters(const tarn_tokenizer *tokenizer, tarn__encoder *en
 
 const tarn__tokenizer_kind tarn__kind_characters = {"characters", encode_characters, NULL};
 
+/* All of Unicode, surrogates included. */
 #define CODE_POINTS 0x110000
 
 /* The set of code points in texts: one bit each, 136 KiB, instead of a hash table. */

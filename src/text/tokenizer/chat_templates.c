@@ -9,6 +9,7 @@
 #define MAX_BYTES ((size_t)1 << 20) /* of a template */
 #define MAX_TEMPLATES 64
 
+/* NULL: none of that name. "default" is the one that a file without names has. */
 const tarn__chat_source *tarn__tokenizer_chat(const tarn_tokenizer *t, const char *name)
 {
     const tarn__chat_source *sources = (const tarn__chat_source *)(const void *)t->chats.data;
@@ -18,6 +19,7 @@ const tarn__chat_source *tarn__tokenizer_chat(const tarn_tokenizer *t, const cha
     return NULL;
 }
 
+/* The array's memory stays for the next templates. */
 void tarn__tokenizer_clear_chats(tarn_tokenizer *t)
 {
     tarn__chat_source *sources = (tarn__chat_source *)(void *)t->chats.data;
@@ -29,6 +31,7 @@ void tarn__tokenizer_clear_chats(tarn_tokenizer *t)
     t->chat = NULL;
 }
 
+/* Terminated. */
 static char *copy(const char *text, size_t length)
 {
     char *result = tarn__alloc(length + 1);

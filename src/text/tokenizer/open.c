@@ -52,6 +52,7 @@ typedef struct template_names {
     bool good;
 } template_names;
 
+/* A function of tarn__folder_names(): false ends the listing. */
 static bool list_template(const char *name, void *ctx)
 {
     template_names *list = ctx;
@@ -64,6 +65,7 @@ static bool list_template(const char *name, void *ctx)
     return list->good;
 }
 
+/* By bytes, so that the order does not depend on the file system. */
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);

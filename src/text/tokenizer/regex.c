@@ -139,6 +139,7 @@ tarn__regex *tarn__regex_new(const char *function, const char *name, const char 
     return NULL;
 }
 
+/* As it was given, not as PCRE2 has it. */
 const char *tarn__regex_source(const tarn__regex *regex)
 {
     return regex->text;

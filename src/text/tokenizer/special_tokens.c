@@ -13,6 +13,7 @@
 const char *const tarn__special_names[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
                                            "pad_token", "cls_token", "mask_token", NULL};
 
+/* The names that transformers gives every tokenizer; others are a model's own. */
 bool tarn__is_special_name(const char *name)
 {
     for (const char *const *at = tarn__special_names; *at; at++)
@@ -21,6 +22,7 @@ bool tarn__is_special_name(const char *name)
     return false;
 }
 
+/* A search through all: MAX_NAMED at most. */
 static tarn__special_token *find(const tarn_tokenizer *t, const char *name)
 {
     tarn__special_token *tokens = (tarn__special_token *)(void *)t->special.data;
@@ -30,12 +32,14 @@ static tarn__special_token *find(const tarn_tokenizer *t, const char *name)
     return NULL;
 }
 
+/* Borrowed until the name gets another text; NULL: none. */
 const char *tarn__tokenizer_special(const tarn_tokenizer *t, const char *name)
 {
     const tarn__special_token *token = find(t, name);
     return token ? token->text : NULL;
 }
 
+/* Terminated; the text may be empty. */
 static char *copy(const char *text, size_t length)
 {
     char *result = tarn__alloc(length + 1);
@@ -44,6 +48,7 @@ static char *copy(const char *text, size_t length)
     return result;
 }
 
+/* A name that exists gets the new text. Both are copied. */
 bool tarn__tokenizer_name_special(tarn_tokenizer *t, const char *name, const char *text, size_t length)
 {
     tarn__special_token *known = find(t, name);
@@ -69,6 +74,7 @@ bool tarn__tokenizer_name_special(tarn_tokenizer *t, const char *name, const cha
     return false;
 }
 
+/* By the text that an id has; an id without a token changes nothing. */
 bool tarn__tokenizer_name_special_id(tarn_tokenizer *t, const char *name, int64_t id)
 {
     size_t length;
@@ -88,6 +94,7 @@ void tarn__tokenizer_free_special(tarn_tokenizer *t)
     tarn__buffer_free(&t->special, sizeof(*tokens));
 }
 
+/* The unknown token is kept beside the model it belongs to. */
 int32_t tarn__tokenizer_unknown(const tarn_tokenizer *t)
 {
     bool is_own = t->kind == &tarn__kind_characters || t->kind == &tarn__kind_wordpiece || t->kind == &tarn__kind_words;

@@ -27,6 +27,7 @@ static bool add_without_metaspace(tarn__buffer *out, const char *text, size_t le
     return true;
 }
 
+/* Before the text is unescaped: files may have U+2581 in texts too. */
 static bool ends_in_metaspace(const char *text, size_t length)
 {
     return length >= TARN__METASPACE_BYTES &&
@@ -227,6 +228,7 @@ static bool encode_spm(const tarn_tokenizer *t, tarn__encoder *encoder, const ch
                                : encode_sequence(t, encoder, text, length, ids);
 }
 
+/* The third function is for words of a pipeline, which this kind has not. */
 const tarn__tokenizer_kind tarn__kind_spm = {"spm", encode_spm, NULL};
 
 /* ---- setup ------------------------------------------------------------------------------------------------------- */
@@ -256,11 +258,13 @@ static void scan_pieces(tarn_tokenizer *t)
     }
 }
 
+/* A score with its id, for sorting. */
 typedef struct scored {
     float score;
     int32_t id;
 } scored;
 
+/* Best score first. */
 static int by_score(const void *a, const void *b)
 {
     const scored *one = a, *other = b;

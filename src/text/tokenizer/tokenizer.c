@@ -138,6 +138,7 @@ static uint64_t hash_all(const tarn_tokenizer *t)
     return hash_ids(&t->after, 1, hash_ids(&t->before, 1, hash));
 }
 
+/* Appends to `form`. Only what tarn__tokenizer_normalizes() says is normalized is passed here. */
 bool tarn__tokenizer_normalize(const tarn_tokenizer *tokenizer, tarn__encoder *encoder, const char *text, size_t length,
                                tarn__buffer *form)
 {
@@ -147,6 +148,7 @@ bool tarn__tokenizer_normalize(const tarn_tokenizer *tokenizer, tarn__encoder *e
                           : tarn__spm_normalize(&tokenizer->spm, encoder, text, length, form);
 }
 
+/* False where the text is encoded as it is, or spaces are the pre-tokenizer's part. */
 bool tarn__tokenizer_normalizes(const tarn_tokenizer *tokenizer)
 {
     return tokenizer->nfc || tokenizer->pipeline.is_used ||
@@ -263,6 +265,7 @@ static bool has_id(const tarn_tokenizer *tokenizer, const char *function, int64_
                        (int)tokenizer->vocab.count - 1);
 }
 
+/* "bpe", "spm", "unigram", …: static. */
 const char *tarn_tokenizer_kind(const tarn_tokenizer *tokenizer)
 {
     return check_tokenizer(tokenizer, "tokenizer_kind") ? tokenizer->kind->name : NULL;
@@ -273,6 +276,7 @@ int64_t tarn_tokenizer_count(const tarn_tokenizer *tokenizer)
     return check_tokenizer(tokenizer, "tokenizer_count") ? tokenizer->vocab.count : -1;
 }
 
+/* Two tokenizers of one hash give the same ids for every text. */
 uint64_t tarn_tokenizer_hash(const tarn_tokenizer *tokenizer)
 {
     return check_tokenizer(tokenizer, "tokenizer_hash") ? tokenizer->hash : 0;
@@ -288,6 +292,7 @@ const char *tarn_tokenizer_piece(const tarn_tokenizer *tokenizer, int32_t id, si
     return tarn__vocab_bytes(&tokenizer->vocab, id, length ? length : &bytes);
 }
 
+/* In the order of tarn__added_sort(), not of ids. */
 static const tarn__added_token *added_of(const tarn_tokenizer *tokenizer, size_t *count)
 {
     *count = tokenizer->added.tokens.count;
@@ -305,6 +310,7 @@ static int32_t find(const tarn_tokenizer *tokenizer, const char *piece, size_t l
     return tarn__vocab_find(&tokenizer->vocab, piece, length);
 }
 
+/* -1 without an error for a piece that does not exist. */
 int32_t tarn_tokenizer_find(const tarn_tokenizer *tokenizer, const char *piece, size_t length)
 {
     if (!check_tokenizer(tokenizer, "tokenizer_find"))

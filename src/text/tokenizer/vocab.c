@@ -193,12 +193,14 @@ bool tarn__vocab_has(const tarn__vocab *vocab, int64_t id)
     return id >= 0 && id < vocab->count && vocab->piece[id].used;
 }
 
+/* Borrowed, terminated, and good until a piece is added; the id must exist. */
 const char *tarn__vocab_bytes(const tarn__vocab *vocab, int32_t id, size_t *length)
 {
     *length = vocab->piece[id].length;
     return vocab->bytes.data + vocab->piece[id].begin;
 }
 
+/* An empty vocabulary, which can be filled again. */
 void tarn__vocab_free(tarn__vocab *vocab)
 {
     tarn__buffer_free(&vocab->bytes, 1);
@@ -215,6 +217,7 @@ static int digit_of(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
+/* "<0x0A>" is 10; -1: no byte piece. */
 int tarn__byte_of_piece(const char *text, size_t length)
 {
     if (length != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>' || digit_of(text[3]) < 0 || digit_of(text[4]) < 0)
@@ -243,6 +246,7 @@ static bool is_visible(int byte)
 /* The number of invisible bytes: 0 to 32, 127 to 160 and 173. */
 #define INVISIBLE (33 + 34 + 1)
 
+/* GPT-2's table: visible bytes are themselves, the others U+0100 and on in order: a space is U+0120. */
 uint32_t tarn__byte_to_unicode(unsigned char byte)
 {
     if (is_visible(byte))
