@@ -75,6 +75,35 @@ static void statements_are_run(void **state)
     expect_text(
         "{% for i in [1, [2, [3]]] recursive %}{{ loop(i) if i is sequence else i }}{% endfor %}{{ n if l else f }}",
         "1237");
+    expect_text("{% print 1, 'a', (2,) %}{% print %}", "1a(2,)");
+}
+
+static void break_and_continue_leave_blocks_inside_a_loop(void **state)
+{
+    (void)state;
+    expect_text("{% for i in l %}{% with a = i %}{{ a }}{% continue %}{% endwith %}!{% endfor %}", "312");
+    expect_text("{% for i in l %}{% filter upper %}a{% break %}{% endfilter %}!{% endfor %}|", "|");
+    expect_text("{% for i in l %}{% set x %}a{% if i == 1 %}{% continue %}{% endif %}{% endset %}{{ x }}{{ i }}"
+                "{% endfor %}",
+                "a3a2");
+}
+
+static void integers_of_a_context_are_exact(void **state)
+{
+    (void)state;
+    static const char numbers[] = "{\"a\": [1234567890123456789, -123456789012345678, -9223372036854775808, "
+                                  "9223372036854775807, 9223372036854775808]}",
+                      expected[] = "[1234567890123456789, -123456789012345678, -9223372036854775808, "
+                                   "9223372036854775807, 9.223372036854776e+18]";
+    tarn__buffer output = {0};
+    tarn__jinja_program *program = tarn__jinja_compile("test", "chat", "{{ a }}", 7);
+    tarn__jinja_context *context = tarn__jinja_context_json("test", numbers, strlen(numbers));
+    assert_true(tarn__jinja_render(program, context, &output, NULL));
+    assert_int_equal(output.count, strlen(expected));
+    assert_memory_equal(output.data, expected, output.count);
+    tarn__buffer_free(&output, 1);
+    tarn__jinja_context_free(context);
+    tarn__jinja_program_free(program);
 }
 
 static void a_variable_assigned_later_hides_the_caller_s(void **state)
@@ -114,6 +143,13 @@ static void filters_and_tests_are_there(void **state)
     expect_text("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join }}", "hi");
     expect_text("{{ '3.9' | int }} {{ 2.675 | round(2) }} {{ 'a b' | title }} {{ missing | default('x') }}",
                 "3 2.67 A B x");
+    expect_text("{{ [1, 2] | slice(2, 'x') | list }} {{ '0b11' | int(base=2) }} {{ '0x_1f' | int(base=16) }} "
+                "{{ '1_0.5' | float }}",
+                "[[1, 'x'], [2, 'x']] 3 31 10.5");
+    expect_text("{{ 25 | round(-1) }} {{ -35 | round(-1) }} {{ 9223372036854775807 | round(-2) }} "
+                "{{ 123456789012345678 | round(-2) }}",
+                "20 -40 9223372036854775800 123456789012345700");
+    expect_failure("{{ 9223372036854775807 | round(-1) }}", "integer", "too large");
     expect_text("{{ n is odd }} {{ s is string }} {{ nil is none }} {{ d is mapping }} {{ zz is defined }}",
                 "True True True True False");
 }
@@ -131,6 +167,8 @@ static void what_jinja_refuses_is_refused(void **state)
     expect_failure("{% break %}", "break", "outside");
     expect_failure("{% set d.x = 1 %}", "namespace", "line 1");
     expect_failure("{{ range(1000000) }}", "range", "100000");
+    expect_failure("{% aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggg %}", "statement 'aaaa",
+                   "ffff'");
 }
 
 static void templates_without_end_are_stopped(void **state)
@@ -176,16 +214,16 @@ static void messages_and_the_date_make_a_context(void **state)
     (void)state;
     static const tarn_chat_message talk[] = {{"user", "a"}, {"assistant", "b"}};
     static const char template[] = "{% for m in messages %}{{ m.role[0] ~ m['content'] }}{% endfor %}"
-                                   "{{ add_generation_prompt }}{{ bos }}{{ strftime_now('%d %b %Y %-H') }}";
-    const struct tm now = {.tm_year = 124, .tm_mon = 6, .tm_mday = 26, .tm_hour = 9};
+                                   "{{ add_generation_prompt }}{{ bos }}{{ strftime_now('%d %b %Y %-H %-j') }}";
+    const struct tm now = {.tm_year = 124, .tm_mon = 6, .tm_mday = 26, .tm_hour = 9, .tm_yday = 6};
     tarn__buffer output = {0};
     tarn__jinja_program *program = tarn__jinja_compile("test", "chat", template, strlen(template));
     tarn__jinja_context *context = tarn__jinja_context_messages("test", talk, 2, true);
     assert_true(tarn__jinja_context_set(context, "bos", "<s>", 3));
     tarn__jinja_context_set_time(context, &now);
     assert_true(tarn__jinja_render(program, context, &output, NULL));
-    assert_int_equal(output.count, strlen("uaabTrue<s>26 Jul 2024 9"));
-    assert_memory_equal(output.data, "uaabTrue<s>26 Jul 2024 9", output.count);
+    assert_int_equal(output.count, strlen("uaabTrue<s>26 Jul 2024 9 7"));
+    assert_memory_equal(output.data, "uaabTrue<s>26 Jul 2024 9 7", output.count);
     assert_false(tarn__jinja_has_generation(program));
     tarn__buffer_free(&output, 1);
     tarn__jinja_context_free(context);
@@ -198,6 +236,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {in_scope(whitespace_is_removed_as_transformers_sets_it),
                                        in_scope(statements_are_run),
+                                       in_scope(break_and_continue_leave_blocks_inside_a_loop),
+                                       in_scope(integers_of_a_context_are_exact),
                                        in_scope(a_variable_assigned_later_hides_the_caller_s),
                                        in_scope(expressions_are_evaluated),
                                        in_scope(filters_and_tests_are_there),

@@ -23,8 +23,8 @@ static void check_name(tarn__jinja_run *r, tarn__jinja_node *node, bool is_soft)
                             : tarn__jinja_find_test(name->text, name->length) != NULL;
     r->line = node->line;
     if (!exists && !is_soft)
-        tarn__jinja_fail(r, "%s '%.*s' not found", is_filter ? "filter" : "test",
-                         name->length < 60 ? (int)name->length : 60, name->text);
+        tarn__jinja_fail(r, "%s '%.*s' not found", is_filter ? "filter" : "test", tarn__jinja_shown(name->length),
+                         name->text);
 }
 
 /* True if a target stores the name loop. */

@@ -106,7 +106,7 @@ static tarn__jinja_value read_string(reader *in)
     }
 }
 
-/* Integers of up to 18 characters are exact; longer ones and all with a point or exponent become floats. */
+/* Integers that fit 64 bits are exact; larger ones, and all with a point or exponent, become floats. */
 static tarn__jinja_value read_number(reader *in)
 {
     char text[400];
@@ -120,16 +120,15 @@ static tarn__jinja_value read_number(reader *in)
     text[length] = 0;
     if (length == 0 || !strpbrk(text, "0123456789"))
         fail(in, "a value is expected");
-    if (is_float || length > 18)
-        return tarn__jinja_float(tarn__number_parse(text));
     int64_t number = 0;
-    /* A sign or point inside is found here. */
-    for (size_t i = text[0] == '-'; i < length; i++) {
+    /* Added up with its sign, as the smallest integer has no positive counterpart. A sign inside is found here. */
+    for (size_t i = text[0] == '-'; i < length && !is_float; i++) {
+        int digit = text[0] == '-' ? '0' - text[i] : text[i] - '0';
         if (text[i] < '0' || text[i] > '9')
             fail(in, "a number is malformed");
-        number = number * 10 + (text[i] - '0');
+        is_float = __builtin_mul_overflow(number, 10, &number) || __builtin_add_overflow(number, digit, &number);
     }
-    return tarn__jinja_int(text[0] == '-' ? -number : number);
+    return is_float ? tarn__jinja_float(tarn__number_parse(text)) : tarn__jinja_int(number);
 }
 
 /* `count` tells whether an item was read, so a comma is demanded between items and refused before the bracket, where

@@ -224,8 +224,8 @@ static void add_keyword(tarn__jinja_run *r, tarn__jinja_arguments *arguments, ta
     if (name.kind != TARN__JINJA_STRING)
         tarn__jinja_fail(r, "keywords must be strings");
     if (tarn__jinja_dict_find(r, &arguments->keywords, name))
-        tarn__jinja_fail(r, "got multiple values for keyword argument '%.*s'", (int)(name.as.string->length & 63),
-                         name.as.string->text);
+        tarn__jinja_fail(r, "got multiple values for keyword argument '%.*s'",
+                         tarn__jinja_shown(name.as.string->length), name.as.string->text);
     tarn__jinja_dict_set(r, &arguments->keywords, name, v);
 }
 

@@ -223,9 +223,6 @@ tarn__jinja_value tarn__jinja_binary(tarn__jinja_run *r, tarn__jinja_token_kind 
         return repeat(r, a, tarn__jinja_integer_of(b));
     if (operator== TARN__JINJA_T_MUL && right_repeats && tarn__jinja_is_integer(a))
         return repeat(r, b, tarn__jinja_integer_of(a));
-    if (operator== TARN__JINJA_T_ADD &&(a.kind == TARN__JINJA_STRING || b.kind == TARN__JINJA_STRING) &&
-        (a.kind == TARN__JINJA_STRING ? a : b).as.string->is_markup && a.kind == b.kind)
-        return tarn__jinja_concat(r, a, b);
     tarn__jinja_fail(r, "unsupported operand types for %s: '%s' and '%s'", symbol_of(operator),
                      tarn__jinja_type_name(a), tarn__jinja_type_name(b));
 }

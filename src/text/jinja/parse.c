@@ -183,10 +183,16 @@ static tarn__jinja_node *parse_generation(tarn__jinja_parser *p)
     return node;
 }
 
+/* {% print a, b %}: each expression is printed, as by a ~ b. */
 static tarn__jinja_node *parse_print(tarn__jinja_parser *p)
 {
-    tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_OUTPUT);
-    node->left = tarn__jinja_parse_tuple(p, true, false, NULL);
+    tarn__jinja_node *node = tarn__jinja_node_new(p, TARN__JINJA_OUTPUT), *all;
+    node->left = all = tarn__jinja_node_new(p, TARN__JINJA_CONCAT);
+    while (p->at->kind != TARN__JINJA_T_BLOCK_END) {
+        if (all->items.count)
+            tarn__jinja_expect(p, TARN__JINJA_T_COMMA, "a comma");
+        tarn__jinja_node_add(p, &all->items, tarn__jinja_parse_expression(p, true));
+    }
     return node;
 }
 
@@ -219,7 +225,7 @@ static tarn__jinja_node *parse_statement(tarn__jinja_parser *p)
     for (size_t i = 0; i < sizeof(statements) / sizeof(statements[0]); i++)
         if (tarn__jinja_is_name(name, statements[i].name))
             return statements[i].parse(p);
-    tarn__jinja_fail(p->r, "unknown or misplaced statement '%.*s'", (int)(name->value.as.string->length & 63),
+    tarn__jinja_fail(p->r, "unknown or misplaced statement '%.*s'", tarn__jinja_shown(name->value.as.string->length),
                      name->value.as.string->text);
 }
 

@@ -74,17 +74,18 @@ void tarn__jinja_assign(tarn__jinja_run *r, const tarn__jinja_node *target, tarn
         tarn__jinja_assign(r, target->items.at[i], items->items[i]);
 }
 
-/* Runs statements in a scope of their own; their output as a string. */
-static tarn__jinja_value capture(tarn__jinja_run *r, const tarn__jinja_node *node)
+/* Runs statements in a scope of their own; their output as a string in *text. */
+static tarn__jinja_flow capture(tarn__jinja_run *r, const tarn__jinja_node *node, tarn__jinja_value *text)
 {
     tarn__jinja_builder b = {0}, *output = r->output;
     tarn__jinja_scope *scope = r->scope;
     r->output = &b;
     tarn__jinja_push(r, &node->unset);
-    tarn__jinja_execute(r, &node->items);
+    tarn__jinja_flow flow = tarn__jinja_execute(r, &node->items);
     r->scope = scope;
     r->output = output;
-    return tarn__jinja_built(r, &b);
+    *text = tarn__jinja_built(r, &b);
+    return flow;
 }
 
 /* ---- loops ------------------------------------------------------------------------------------------------------- */
@@ -222,7 +223,8 @@ static void bind_rest(tarn__jinja_run *r, const tarn__jinja_macro *macro, const 
         set_text(r, "kwargs", dict);
     else if (keywords->count)
         tarn__jinja_fail(r, "the macro takes no keyword argument '%.*s'",
-                         (int)(keywords->pairs[0].key.as.string->length & 63), keywords->pairs[0].key.as.string->text);
+                         tarn__jinja_shown(keywords->pairs[0].key.as.string->length),
+                         keywords->pairs[0].key.as.string->text);
     tarn__jinja_value rest = tarn__jinja_list_new(r, TARN__JINJA_TUPLE, 0);
     for (size_t i = count; i < given->count; i++)
         tarn__jinja_append(r, rest.as.list, given->items[i]);
@@ -264,20 +266,28 @@ static void define_macro(tarn__jinja_run *r, const tarn__jinja_node *node)
     tarn__jinja_set(r, r->scope, node->value.as.string, (tarn__jinja_value){TARN__JINJA_MACRO, {.macro = macro}});
 }
 
-/* The body's text through the filters of its block, if any. */
-static tarn__jinja_value filtered(tarn__jinja_run *r, const tarn__jinja_node *node)
+/* A block whose text goes through its filters, if any, and is then assigned or printed. A break or continue inside
+ * leaves the block without its text. */
+static tarn__jinja_flow run_block(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
-    tarn__jinja_value text = capture(r, node), input = r->filter_input;
-    if (!node->right)
-        return text;
-    r->filter_input = text;
-    text = tarn__jinja_eval(r, node->right);
-    r->filter_input = input;
-    return text;
+    tarn__jinja_value text, input = r->filter_input;
+    tarn__jinja_flow flow = capture(r, node, &text);
+    if (flow != TARN__JINJA_NEXT)
+        return flow;
+    if (node->right) {
+        r->filter_input = text;
+        text = tarn__jinja_eval(r, node->right);
+        r->filter_input = input;
+    }
+    if (node->kind == TARN__JINJA_SET_BLOCK)
+        tarn__jinja_assign(r, node->left, text);
+    else
+        tarn__jinja_print(r, r->output, text);
+    return TARN__JINJA_NEXT;
 }
 
 /* {% with a = 1, b = 2 %}: values first, in the scope outside. */
-static void run_with(tarn__jinja_run *r, const tarn__jinja_node *node)
+static tarn__jinja_flow run_with(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
     tarn__jinja_scope *scope = r->scope;
     tarn__jinja_list *values = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0).as.list;
@@ -286,14 +296,17 @@ static void run_with(tarn__jinja_run *r, const tarn__jinja_node *node)
     tarn__jinja_push(r, &node->unset);
     for (int i = 0; i < node->left->items.count; i++)
         tarn__jinja_assign(r, node->left->items.at[i], values->items[i]);
-    tarn__jinja_execute(r, &node->items);
+    tarn__jinja_flow flow = tarn__jinja_execute(r, &node->items);
     r->scope = scope;
+    return flow;
 }
 
 /* Its text with the flag that makes a training mask, kept beside the origins. */
 static void run_generation(tarn__jinja_run *r, const tarn__jinja_node *node)
 {
-    const tarn__jinja_string *s = capture(r, node).as.string;
+    tarn__jinja_value text;
+    capture(r, node, &text); /* which no break can leave: the parser refuses it */
+    const tarn__jinja_string *s = text.as.string;
     uint8_t *origin = tarn__jinja_alloc(r->arena, s->length, 1);
     for (size_t i = 0; i < s->length; i++)
         origin[i] = (uint8_t)(TARN__JINJA_GENERATION | (s->origin ? s->origin[i] : 0));
@@ -310,12 +323,12 @@ static tarn__jinja_flow run_statement(tarn__jinja_run *r, const tarn__jinja_node
         return tarn__jinja_execute(r, tarn__jinja_truth(r, tarn__jinja_eval(r, node->left)) ? &node->items
                                                                                             : &node->others);
     case TARN__JINJA_SET: tarn__jinja_assign(r, node->left, tarn__jinja_eval(r, node->right)); break;
-    case TARN__JINJA_SET_BLOCK: tarn__jinja_assign(r, node->left, filtered(r, node)); break;
+    case TARN__JINJA_SET_BLOCK:
+    case TARN__JINJA_FILTER_BLOCK: return run_block(r, node);
     case TARN__JINJA_MACRO_BLOCK: define_macro(r, node); break;
     case TARN__JINJA_CALL_BLOCK: tarn__jinja_print(r, r->output, tarn__jinja_eval(r, node)); break;
-    case TARN__JINJA_FILTER_BLOCK: tarn__jinja_print(r, r->output, filtered(r, node)); break;
     case TARN__JINJA_GENERATION_BLOCK: run_generation(r, node); break;
-    case TARN__JINJA_WITH: run_with(r, node); break;
+    case TARN__JINJA_WITH: return run_with(r, node);
     case TARN__JINJA_BREAK: return TARN__JINJA_BREAKS;
     case TARN__JINJA_CONTINUE: return TARN__JINJA_CONTINUES;
     default: tarn__jinja_fail(r, "this is no statement");

@@ -179,6 +179,12 @@ struct tarn__jinja_context {
 /* Raises an error with the template's name and line, and leaves the rendering. */
 _Noreturn void tarn__jinja_fail(tarn__jinja_run *r, const char *format, ...) TARN_PRINTF(2, 3);
 
+/* How many bytes of a name an error shows. */
+static inline int tarn__jinja_shown(size_t length)
+{
+    return length < 60 ? (int)length : 60;
+}
+
 /* Counts steps; fails beyond the limit. */
 void tarn__jinja_step(tarn__jinja_run *r, size_t count);
 

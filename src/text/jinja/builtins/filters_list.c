@@ -343,7 +343,7 @@ static tarn__jinja_list *make_slices(tarn__jinja_run *r, tarn__jinja_value input
         tarn__jinja_value slice = tarn__jinja_list_new(r, TARN__JINJA_LIST, 0);
         for (int64_t k = 0; k < size; k++)
             tarn__jinja_append(r, slice.as.list, list->items[at++]);
-        if (values[1].kind != TARN__JINJA_NONE && i >= total % count && total % count)
+        if (values[1].kind != TARN__JINJA_NONE && i >= total % count) /* all of them, where none is longer */
             tarn__jinja_append(r, slice.as.list, values[1]);
         tarn__jinja_append(r, slices, slice);
     }

@@ -32,7 +32,7 @@ tarn__jinja_value tarn__jinja_apply_filter(tarn__jinja_run *r, const tarn__jinja
 {
     const tarn__jinja_filter *filter = tarn__jinja_find_filter(name->text, name->length);
     if (!filter)
-        tarn__jinja_fail(r, "filter '%.*s' not found", name->length < 60 ? (int)name->length : 60, name->text);
+        tarn__jinja_fail(r, "filter '%.*s' not found", tarn__jinja_shown(name->length), name->text);
     tarn__jinja_enter(r);
     tarn__jinja_value result = filter->call(r, input, arguments, filter->mode);
     tarn__jinja_leave(r);
@@ -44,7 +44,7 @@ bool tarn__jinja_apply_test(tarn__jinja_run *r, const tarn__jinja_string *name, 
 {
     const tarn__jinja_test *test = tarn__jinja_find_test(name->text, name->length);
     if (!test)
-        tarn__jinja_fail(r, "test '%.*s' not found", name->length < 60 ? (int)name->length : 60, name->text);
+        tarn__jinja_fail(r, "test '%.*s' not found", tarn__jinja_shown(name->length), name->text);
     return test->call(r, input, arguments, test->mode);
 }
 

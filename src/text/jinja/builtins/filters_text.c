@@ -240,18 +240,19 @@ static tarn__jinja_value center(tarn__jinja_run *r, tarn__jinja_value input, con
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 /* Python's int(text, base): true if the text, without whitespace around it, is a number of that base that fits 64 bits.
- * 0x may stand before base 16; underscores between digits: "1_000". */
+ * 0x, 0o and 0b may stand before digits of bases 16, 8 and 2, underscores between digits: "1_000". */
 static bool parse_int(const tarn__jinja_string *s, int64_t base, int64_t *number)
 {
     size_t at = 0;
     bool is_negative = s->length && s->text[0] == '-';
     at += s->length && (s->text[0] == '-' || s->text[0] == '+');
-    if (base == 16 && s->length > at + 1 && s->text[at] == '0' && (s->text[at + 1] | 32) == 'x')
-        at += 2;
+    char letter = base == 16 ? 'x' : base == 8 ? 'o' : base == 2 ? 'b' : 0;
+    bool has_prefix = letter && s->length > at + 1 && s->text[at] == '0' && (s->text[at + 1] | 32) == letter;
+    at += has_prefix ? 2 : 0;
     if (at == s->length)
         return false;
     uint64_t sum = 0;
-    for (bool was_digit = false; at < s->length; at++) {
+    for (bool was_digit = has_prefix; at < s->length; at++) { /* 0x_1f is a number too */
         char c = s->text[at];
         int digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10 : 99;
         /* An underscore needs a digit on both sides. */
@@ -280,6 +281,11 @@ static bool is_word(const char *text, const char *word)
     return *text == 0;
 }
 
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
 /* The grammar of a decimal number; strtod() alone accepts more. */
 static bool is_decimal(const char *text)
 {
@@ -302,8 +308,8 @@ static bool is_decimal(const char *text)
     return *text == 0;
 }
 
-/* Python's float(text). The texts of the three special values have any case and a sign. Digits with underscores are not
- * read here. */
+/* Python's float(text). The texts of the three special values have any case and a sign; underscores may stand between
+ * digits. */
 static bool parse_float(tarn__jinja_run *r, const tarn__jinja_string *s, double *number)
 {
     char text[400];
@@ -311,8 +317,14 @@ static bool parse_float(tarn__jinja_run *r, const tarn__jinja_string *s, double 
     if (stripped->length == 0 || stripped->length >= sizeof(text))
         return false;
     /* A longer text is no number: digits beyond 400 characters do not occur. */
-    memcpy(text, stripped->text, stripped->length);
-    text[stripped->length] = 0;
+    size_t length = 0;
+    for (size_t i = 0; i < stripped->length; i++) {
+        bool is_between =
+            i > 0 && i + 1 < stripped->length && is_digit(stripped->text[i - 1]) && is_digit(stripped->text[i + 1]);
+        if (stripped->text[i] != '_' || !is_between)
+            text[length++] = stripped->text[i];
+    }
+    text[length] = 0;
     if (is_word(text, "inf") || is_word(text, "infinity"))
         *number = *text == '-' ? -INFINITY : INFINITY;
     else if (is_word(text, "nan"))
@@ -412,6 +424,25 @@ static double round_to(double number, int64_t digits)
     return isinf(scale) ? copysign(0, number) : nearbyint(number / scale) * scale;
 }
 
+/* An int to a power of ten, half to even, exactly: 25 to tens is 20, 35 is 40. */
+static tarn__jinja_value round_int(tarn__jinja_run *r, int64_t number, int64_t digits)
+{
+    int64_t unit = 1;
+    for (; digits < 0 && unit <= INT64_MAX / 10; digits++)
+        unit *= 10;
+    /* Beyond 10^18 the result is 0 or ±10^19, which no integer here can be. */
+    if (digits < 0) {
+        if (digits == -1 && (number > 5 * unit || number < -5 * unit))
+            tarn__jinja_fail(r, "an integer is too large");
+        return tarn__jinja_int(0);
+    }
+    int64_t rest = number % unit, down = number - rest, size = rest < 0 ? -rest : rest;
+    bool grows = size > unit - size || (size == unit - size && down / unit % 2 != 0);
+    if (grows && __builtin_add_overflow(down, number < 0 ? -unit : unit, &down))
+        tarn__jinja_fail(r, "an integer is too large");
+    return tarn__jinja_int(down);
+}
+
 /* 2.5|round is 2.0, 25|round(-1) is 20: an int stays an int. method="ceil" and "floor" always give floats. */
 static tarn__jinja_value round_number(tarn__jinja_run *r, tarn__jinja_value input,
                                       const tarn__jinja_arguments *arguments, int mode)
@@ -425,12 +456,10 @@ static tarn__jinja_value round_number(tarn__jinja_run *r, tarn__jinja_value inpu
     if (!tarn__jinja_is_number(input))
         tarn__jinja_fail(r, "type %s doesn't define __round__ method", tarn__jinja_type_name(input));
     int64_t digits = tarn__jinja_index(r, "round", values[0]);
-    if (is_common && tarn__jinja_is_integer(input) && digits >= 0)
-        return tarn__jinja_int(tarn__jinja_integer_of(input));
-    if (is_common) {
-        double number = round_to(tarn__jinja_number_of(input), digits);
-        return tarn__jinja_is_integer(input) ? tarn__jinja_int((int64_t)number) : tarn__jinja_float(number);
-    }
+    if (is_common && tarn__jinja_is_integer(input))
+        return round_int(r, tarn__jinja_integer_of(input), digits);
+    if (is_common)
+        return tarn__jinja_float(round_to(tarn__jinja_number_of(input), digits));
     /* floor(x * 10^n) / 10^n, with the rounding errors that Jinja's own formula has. */
     double scale = pow(10, (double)digits), number = tarn__jinja_number_of(input) * scale;
     return tarn__jinja_float((is_ceil ? ceil(number) : floor(number)) / scale);

@@ -48,8 +48,8 @@ void tarn__jinja_bind(tarn__jinja_run *r, const char *function, const tarn__jinj
         int index = index_of(names, name);
         /* A keyword for a parameter that has a position already is unexpected too. */
         if (index < 0 || (size_t)index < given)
-            tarn__jinja_fail(r, "%s() got an unexpected keyword argument '%.*s'", function, (int)(name->length & 63),
-                             name->text);
+            tarn__jinja_fail(r, "%s() got an unexpected keyword argument '%.*s'", function,
+                             tarn__jinja_shown(name->length), name->text);
         values[index] = arguments->keywords.pairs[i].value;
         found += index < required;
     }
@@ -203,7 +203,7 @@ static void put_date(tarn__jinja_run *r, tarn__jinja_builder *b, char letter, co
     tarn__jinja_build(r, b, text, strftime(text, sizeof(text), format, now), NULL);
 }
 
-/* strftime_now("%d %b %Y") is "26 Jul 2024". %-d, a GNU extension, removes a zero before the number. */
+/* strftime_now("%d %b %Y") is "26 Jul 2024". %-d, a GNU extension, removes zeros and spaces before the number. */
 static tarn__jinja_value strftime_now(tarn__jinja_run *r, const tarn__jinja_arguments *arguments)
 {
     tarn__jinja_value argument;
@@ -225,7 +225,9 @@ static tarn__jinja_value strftime_now(tarn__jinja_run *r, const tarn__jinja_argu
         i += trims;
         tarn__jinja_builder part = {0};
         put_date(r, &part, format->text[i], &now);
-        size_t skip = trims && part.length > 1 && part.text[0] == '0';
+        size_t skip = 0;
+        while (trims && skip + 1 < part.length && (part.text[skip] == '0' || part.text[skip] == ' '))
+            skip++;
         tarn__jinja_build(r, &b, part.text + skip, part.length - skip, NULL);
     }
     return tarn__jinja_built(r, &b);
