@@ -132,6 +132,22 @@ static void expressions_are_evaluated(void **state)
     expect_text("{{ '%s=%05.1f' % ('x', 2.25) }} {{ '{:>4}|{}'.format(n, s) }}", "x=002.2    7|Hello, W\xC3\xB6rld");
 }
 
+static void values_are_formatted_as_python_formats_them(void **state)
+{
+    (void)state;
+    expect_text("{{ '%#x %#o %#06x %c%c|%-5s|%05s' % (255, 8, 255, 65, 'b', 'c', 'd') }}",
+                "0xff 0o10 0x00ff Ab|c    |    d");
+    expect_text("{{ '{:#x} {:#b} {:_} {:_x} {:,.2f}'.format(-255, 5, 1234567, 196605, 1234.5) }}",
+                "-0xff 0b101 1_234_567 2_fffd 1,234.50");
+    expect_text("{{ '{:=+5}|{:*=8}|{:<06}|{:^06}|{:05}'.format(3, -5, 7, 9, 'a') }}",
+                "+   3|-******5|700000|009000|a0000");
+    expect_text("{{ '{:5}|{:d}|{}|{:+}|{:08}|{:3c}'.format(yes, yes, yes, 1.5, -2.5, 65) }}",
+                "    1|1|True|+1.5|-00002.5|  A");
+    expect_failure("{{ '{:d}'.format(1.5) }}", "'d'", "'float'");
+    expect_failure("{{ '{:,x}'.format(1) }}", "',x'", "'int'");
+    expect_failure("{{ '{:010,}'.format(1) }}", "zeros and groups", "not supported");
+}
+
 static void filters_and_tests_are_there(void **state)
 {
     (void)state;
@@ -181,6 +197,8 @@ static void templates_without_end_are_stopped(void **state)
                    "{% endfor %}",
                    "chat", "MiB");
     expect_failure("{{ 9223372036854775807 + 1 }}", "integer", "too large");
+    expect_failure("{% set a = 'a' * 200000 %}{% set b = a ~ 'b' %}{{ b in a ~ a }}", "line 1", "runs too long");
+    expect_failure("{% set a = 'a' * 200000 %}{% set b = 'ab' ~ a %}{{ (a ~ a).rfind(b) }}", "line 1", "runs too long");
     char deep[4096];
     memset(deep, '(', sizeof(deep));
     memcpy(deep, "{{ ", 3);
@@ -237,6 +255,7 @@ int main(void)
     const struct CMUnitTest tests[] = {in_scope(whitespace_is_removed_as_transformers_sets_it),
                                        in_scope(statements_are_run),
                                        in_scope(break_and_continue_leave_blocks_inside_a_loop),
+                                       in_scope(values_are_formatted_as_python_formats_them),
                                        in_scope(integers_of_a_context_are_exact),
                                        in_scope(a_variable_assigned_later_hides_the_caller_s),
                                        in_scope(expressions_are_evaluated),

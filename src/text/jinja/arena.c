@@ -91,7 +91,7 @@ void tarn__jinja_fail(tarn__jinja_run *r, const char *format, ...)
 }
 
 /* Steps bound the work of a rendering: an evaluated node, an appended item, a comparison and 64 bytes of text are one
- * each. Searches for a substring count the text once, however often they compare. */
+ * each, so no construct runs for long without passing here. */
 void tarn__jinja_step(tarn__jinja_run *r, size_t count)
 {
     r->steps += (int64_t)count;

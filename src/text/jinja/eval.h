@@ -121,8 +121,6 @@ tarn__jinja_value tarn__jinja_sorted(tarn__jinja_run *r, const tarn__jinja_list 
                                      bool reverse);
 void tarn__jinja_json(tarn__jinja_run *r, tarn__jinja_value v, const tarn__jinja_arguments *arguments,
                       tarn__jinja_builder *b);
-size_t tarn__jinja_find(const tarn__jinja_string *s, size_t from,
-                        const tarn__jinja_string *part); /* SIZE_MAX: not there */
 
 enum { TARN__JINJA_UPPER, TARN__JINJA_LOWER, TARN__JINJA_CAPITALIZE, TARN__JINJA_TITLE, TARN__JINJA_SWAPCASE };
 

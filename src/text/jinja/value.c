@@ -444,16 +444,11 @@ tarn__jinja_list *tarn__jinja_iterate(tarn__jinja_run *r, tarn__jinja_value v)
     return list;
 }
 
-/* Compares at every position: the time is the product of both lengths if the text repeats itself. */
 static bool text_contains(tarn__jinja_run *r, const tarn__jinja_string *s, tarn__jinja_value part)
 {
     if (part.kind != TARN__JINJA_STRING)
         tarn__jinja_fail(r, "'in <string>' requires string as left operand, not %s", tarn__jinja_type_name(part));
-    size_t length = part.as.string->length;
-    for (size_t at = 0; at + length <= s->length; at++)
-        if (length == 0 || memcmp(s->text + at, part.as.string->text, length) == 0)
-            return true;
-    return false;
+    return tarn__jinja_find(r, s, 0, part.as.string) != SIZE_MAX;
 }
 
 bool tarn__jinja_contains(tarn__jinja_run *r, tarn__jinja_value container, tarn__jinja_value item)

@@ -243,6 +243,9 @@ const tarn__jinja_value *tarn__jinja_dict_find(tarn__jinja_run *r, const tarn__j
 const tarn__jinja_value *tarn__jinja_dict_find_text(const tarn__jinja_dict *dict, const char *text, size_t length);
 int64_t tarn__jinja_length(tarn__jinja_run *r, tarn__jinja_value v); /* fails for what has none */
 bool tarn__jinja_is_iterable(tarn__jinja_value v);
+
+/* The byte at which a part occurs at or after `from`; SIZE_MAX: not there (builtins/methods_text.c). */
+size_t tarn__jinja_find(tarn__jinja_run *r, const tarn__jinja_string *s, size_t from, const tarn__jinja_string *part);
 tarn__jinja_list *tarn__jinja_iterate(tarn__jinja_run *r, tarn__jinja_value v); /* the items; uses an iterator up */
 tarn__jinja_value tarn__jinja_range_at(const tarn__jinja_range *range, int64_t index);
 

@@ -16,8 +16,9 @@
 /* What stands after % or the colon of {}. */
 typedef struct spec {
     uint32_t fill;
-    char align, sign, type; /* 0: none */
-    bool zero, alternate, comma;
+    char align, sign, type;   /* 0: none */
+    bool zero, alternate;     /* 0, # */
+    char group;               /* between digits: ',' or '_'; 0: none */
     int64_t width, precision; /* precision -1: none */
 } spec;
 
@@ -36,27 +37,29 @@ static void pad(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const
         tarn__jinja_build_code(r, b, s->fill, 0);
 }
 
-/* Digits with their sign; the zeros of a width come between both: -0042. An explicit alignment turns the zeros off. */
-static void put_number(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const char *digits, bool is_negative)
+/* Digits with their sign and prefix; what fills a width with zeros or by = comes after both: -0x00ff. */
+static void put_number(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, const char *prefix,
+                       const char *digits, bool is_negative)
 {
-    /* Positive numbers have no sign unless the spec asks for + or a space. */
     char sign[2] = {is_negative ? '-' : s->sign == '+' || s->sign == ' ' ? s->sign : 0, 0};
+    bool has_zeros = s->zero && !s->align, is_inside = has_zeros || s->align == '=';
+    int64_t missing = s->width - (int64_t)(strlen(sign) + strlen(prefix) + strlen(digits));
     tarn__jinja_builder text = {0};
-    int64_t zeros = s->zero && !s->align ? s->width - (int64_t)strlen(digits) - (sign[0] != 0) : 0;
     tarn__jinja_build_text(r, &text, sign);
-    for (int64_t i = 0; i < zeros; i++)
-        tarn__jinja_build_text(r, &text, "0");
+    tarn__jinja_build_text(r, &text, prefix);
+    for (int64_t i = 0; is_inside && i < missing; i++)
+        tarn__jinja_build_code(r, &text, has_zeros ? '0' : s->fill, 0);
     tarn__jinja_build_text(r, &text, digits);
-    pad(r, b, s, tarn__jinja_built(r, &text).as.string, s->align ? s->align : '>');
+    pad(r, b, s, tarn__jinja_built(r, &text).as.string, s->align && !is_inside ? s->align : '>');
 }
 
-/* Inserts a comma before every third digit of the integer part. */
-static void group(char *to, const char *from)
+/* 1234567 becomes 1,234,567; what follows the integer part stays. `to` has room for a third more. */
+static void group(char *to, const char *from, char separator, size_t each)
 {
-    size_t whole = strspn(from, "0123456789");
+    size_t whole = strspn(from, each == 4 ? "0123456789abcdefABCDEF" : "0123456789");
     for (size_t i = 0; i < whole; i++) {
-        if (i && (whole - i) % 3 == 0)
-            *to++ = ',';
+        if (i && separator && (whole - i) % each == 0)
+            *to++ = separator;
         *to++ = from[i];
     }
     strcpy(to, from + whole);
@@ -80,8 +83,8 @@ static void format_float(tarn__jinja_run *r, tarn__jinja_builder *b, const spec 
             *at = '.'; /* the point of another locale */
     if (type == '%')
         strcat(digits, "%");
-    group(grouped, digits);
-    put_number(r, b, s, s->comma ? grouped : digits, signbit(number) && !isnan(number));
+    group(grouped, digits, s->group, 3);
+    put_number(r, b, s, "", grouped, signbit(number) && !isnan(number));
 }
 
 /* The absolute value of INT64_MIN is formed unsigned. */
@@ -104,8 +107,10 @@ static void format_int(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s
                  : type == 'o' ? "%" PRIo64
                                : "%" PRIu64,
                  size);
-    group(grouped, digits);
-    put_number(r, b, s, s->comma ? grouped : digits, number < 0);
+    char prefix[3] = {'0', type, 0};
+    bool has_prefix = s->alternate && strchr("xXob", type);
+    group(grouped, digits, s->group, strchr("xXob", type) ? 4 : 3);
+    put_number(r, b, s, has_prefix ? prefix : "", grouped, number < 0);
 }
 
 /* A precision cuts the text to as many code points: "%.2s". */
@@ -114,6 +119,20 @@ static void format_text(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *
 {
     size_t end = s->precision < 0 ? text->length : tarn__jinja_offset(text, (size_t)s->precision);
     pad(r, b, s, tarn__jinja_slice_of(r, text, 0, end).as.string, s->align ? s->align : align);
+}
+
+/* A code point: an int that UTF-8 can write. */
+static bool is_code(tarn__jinja_value v)
+{
+    int64_t code = tarn__jinja_is_integer(v) ? tarn__jinja_integer_of(v) : -1;
+    return code >= 0 && code <= 0x10FFFF && !(code >= 0xD800 && code <= 0xDFFF);
+}
+
+static const tarn__jinja_string *character_of(tarn__jinja_run *r, tarn__jinja_value v)
+{
+    tarn__jinja_builder text = {0};
+    tarn__jinja_build_code(r, &text, (uint32_t)tarn__jinja_integer_of(v), 0);
+    return tarn__jinja_built(r, &text).as.string;
 }
 
 /* Types that print ints as floats too. */
@@ -175,6 +194,8 @@ static void put_percent(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *
         format_int(r, b, s, tarn__jinja_integer_of(v), is_int ? 'd' : s->type);
     else if (strchr("eEfFgG", s->type) && tarn__jinja_is_number(v))
         format_float(r, b, s, tarn__jinja_number_of(v), s->type);
+    else if (s->type == 'c' && (is_code(v) || (v.kind == TARN__JINJA_STRING && tarn__jinja_count(v.as.string) == 1)))
+        format_text(r, b, s, is_code(v) ? character_of(r, v) : v.as.string, '>');
     else
         tarn__jinja_fail(r, "%%%c format: '%s' does not fit", s->type, tarn__jinja_type_name(v));
 }
@@ -245,56 +266,81 @@ tarn__jinja_value tarn__jinja_format_percent(tarn__jinja_run *r, const tarn__jin
 
 /* ---- braces ------------------------------------------------------------------------------------------------------ */
 
-/* [[fill]align][sign][0][width][,][.precision][type]: the fill is any code point, if an alignment follows it. */
+/* [[fill]align][sign][#][0][width][, or _][.precision][type]: the fill is any code point, if an alignment follows it.
+ */
 static spec read_spec(tarn__jinja_run *r, const tarn__jinja_string *f)
 {
     spec s = {.fill = ' ', .precision = -1};
     size_t at = 0, size;
     uint32_t code;
+    bool has_fill = false;
     if ((size = tarn__jinja_decode(f->text, f->length, &code)) != 0 && size < f->length && f->text[size] &&
         strchr("<>^=", f->text[size])) {
         s.fill = code;
         s.align = f->text[size];
         at = size + 1;
+        has_fill = true;
     } else if (f->length && f->text[0] && strchr("<>^=", f->text[0]))
         s.align = f->text[at++];
     if (at < f->length && f->text[at] && strchr("+- ", f->text[at]))
         s.sign = f->text[at++];
-    if (at < f->length && f->text[at] == '0') {
+    if (at < f->length && f->text[at] == '#') {
+        s.alternate = true;
+        at++;
+    }
+    /* A 0 is the fill, unless there is one, and without an alignment also says where it goes. */
+    if (at < f->length && f->text[at] == '0' && !has_fill) {
         s.zero = true;
+        s.fill = '0';
         at++;
     }
     at = read_count(f, at, &s.width);
-    if (at < f->length && f->text[at] == ',') {
-        s.comma = true;
-        at++;
-    }
+    if (at < f->length && (f->text[at] == ',' || f->text[at] == '_'))
+        s.group = f->text[at++];
     if (at < f->length && f->text[at] == '.')
         at = read_count(f, at + 1, &s.precision);
     s.type = at < f->length ? f->text[at++] : 0;
     if (at < f->length || s.width > MAX_WIDTH)
         tarn__jinja_fail(r, "invalid format specifier");
+    if (s.group && s.zero)
+        tarn__jinja_fail(r, "a format with zeros and groups of digits is not supported");
     return s;
 }
 
-/* The default alignment is left for text, right for numbers. A bool without a type prints as text, a float with a
- * precision alone as by g: "{:.3}" of 3.14159 is 3.14. Anything prints with an empty spec; objects have no __format__
- * of their own. */
+/* The digits of a float without type and precision: repr()'s, with what the spec puts around them. */
+static void format_repr(tarn__jinja_run *r, tarn__jinja_builder *b, const spec *s, double number)
+{
+    char grouped[64];
+    const tarn__jinja_string *digits = tarn__jinja_str(r, tarn__jinja_float(fabs(number)));
+    char own[32];
+    snprintf(own, sizeof(own), "%.*s", (int)digits->length, digits->text);
+    group(grouped, own, s->group, 3);
+    put_number(r, b, s, "", grouped, signbit(number) && !isnan(number));
+}
+
+/* The default alignment is left for text, right for numbers. With an empty spec anything prints as by str(); a bool
+ * with another one is an int. A precision alone means g: "{:.3}" of 3.14159 is 3.14. */
 static void put_braces(tarn__jinja_run *r, tarn__jinja_builder *b, const tarn__jinja_string *f, tarn__jinja_value v)
 {
     spec s = read_spec(r, f);
-    if (v.kind == TARN__JINJA_STRING && (!s.type || s.type == 's'))
+    if (f->length == 0)
+        tarn__jinja_print(r, b, v);
+    else if (v.kind == TARN__JINJA_STRING && (!s.type || s.type == 's') && s.align != '=' && !s.group && !s.sign)
         format_text(r, b, &s, v.as.string, '<');
     else if (tarn__jinja_is_number(v) && is_float_type(s.type))
         format_float(r, b, &s, tarn__jinja_number_of(v), s.type);
     else if (v.kind == TARN__JINJA_FLOAT && !s.type && s.precision >= 0)
         format_float(r, b, &s, v.as.number, 'g');
-    else if (v.kind == TARN__JINJA_INT && (!s.type || strchr("dxXob", s.type)))
-        format_int(r, b, &s, v.as.integer, s.type ? s.type : 'd');
-    else if (f->length == 0 || tarn__jinja_is_number(v))
-        format_text(r, b, &s, tarn__jinja_str(r, v), '>');
+    else if (v.kind == TARN__JINJA_FLOAT && !s.type)
+        format_repr(r, b, &s, v.as.number);
+    else if (tarn__jinja_is_integer(v) && s.precision < 0 &&
+             (!s.type || s.type == 'd' || (strchr("xXob", s.type) && s.group != ',')))
+        format_int(r, b, &s, tarn__jinja_integer_of(v), s.type ? s.type : 'd');
+    else if (s.type == 'c' && is_code(v))
+        format_text(r, b, &s, character_of(r, v), '>');
     else
-        tarn__jinja_fail(r, "unsupported format string for '%s'", tarn__jinja_type_name(v));
+        tarn__jinja_fail(r, "the format '%.*s' does not fit '%s'", tarn__jinja_shown(f->length), f->text,
+                         tarn__jinja_type_name(v));
 }
 
 /* The value of a field: a number, a name, or nothing for the next one; then .attributes and [subscripts]. */

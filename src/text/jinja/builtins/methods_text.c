@@ -10,10 +10,12 @@
 
 /* ---- shared with filters ----------------------------------------------------------------------------------------- */
 
-/* memchr() skips to the part's first byte, so only candidates are compared. An empty part is found at `from`. */
-size_t tarn__jinja_find(const tarn__jinja_string *s, size_t from, const tarn__jinja_string *part)
+/* memchr() skips to the part's first byte, so only candidates are compared. Each counts with the part's length: a text
+ * that repeats itself has as many as bytes. An empty part is found at `from`. */
+size_t tarn__jinja_find(tarn__jinja_run *r, const tarn__jinja_string *s, size_t from, const tarn__jinja_string *part)
 {
     for (size_t at = from; at + part->length <= s->length; at++) {
+        tarn__jinja_step(r, 1 + part->length / 64);
         if (part->length == 0 || memcmp(s->text + at, part->text, part->length) == 0)
             return at;
         const char *next = memchr(s->text + at + 1, part->text[0], s->length - at - 1);
@@ -25,12 +27,17 @@ size_t tarn__jinja_find(const tarn__jinja_string *s, size_t from, const tarn__ji
 }
 
 /* The last occurrence that ends at or before `end`; SIZE_MAX: none. */
-static size_t find_last(const tarn__jinja_string *s, size_t end, const tarn__jinja_string *part)
+static size_t find_last(tarn__jinja_run *r, const tarn__jinja_string *s, size_t end, const tarn__jinja_string *part)
 {
     /* `at` is the end of a candidate, down to the part's length. */
-    for (size_t at = end + 1; at-- > part->length;)
-        if (part->length == 0 || memcmp(s->text + at - part->length, part->text, part->length) == 0)
+    for (size_t at = end + 1; at-- > part->length;) {
+        const char *begin = s->text + at - part->length;
+        if (part->length && *begin != part->text[0])
+            continue;
+        tarn__jinja_step(r, 1 + part->length / 64);
+        if (part->length == 0 || memcmp(begin, part->text, part->length) == 0)
             return at - part->length;
+    }
     return part->length == 0 ? 0 : SIZE_MAX;
 }
 
@@ -83,7 +90,7 @@ tarn__jinja_value tarn__jinja_replace(tarn__jinja_run *r, const tarn__jinja_stri
     tarn__jinja_builder b = {0};
     size_t at = 0, found;
     uint32_t code;
-    for (; count != 0 && at <= s->length && (found = tarn__jinja_find(s, at, old)) != SIZE_MAX; count -= count > 0) {
+    for (; count != 0 && at <= s->length && (found = tarn__jinja_find(r, s, at, old)) != SIZE_MAX; count -= count > 0) {
         tarn__jinja_step(r, 1);
         tarn__jinja_build(r, &b, s->text + at, found - at, s->origin ? s->origin + at : NULL);
         tarn__jinja_build_string(r, &b, new);
@@ -197,7 +204,7 @@ static void split_at(tarn__jinja_run *r, const tarn__jinja_string *s, const tarn
     if (!separator->length)
         tarn__jinja_fail(r, "empty separator");
     for (; count != 0; count -= count > 0) {
-        found = from_right ? find_last(s, end, separator) : tarn__jinja_find(s, begin, separator);
+        found = from_right ? find_last(r, s, end, separator) : tarn__jinja_find(r, s, begin, separator);
         if (found == SIZE_MAX)
             break;
         tarn__jinja_append(r, list,
@@ -318,12 +325,12 @@ static tarn__jinja_value starts(tarn__jinja_run *r, tarn__jinja_value self, cons
 enum { FIND, RFIND, INDEX, RINDEX, COUNT };
 
 /* Occurrences that do not overlap: "aaa".count("aa") is 1. An empty part occurs around each code point. */
-static int64_t count_parts(const tarn__jinja_string *s, const tarn__jinja_string *part)
+static int64_t count_parts(tarn__jinja_run *r, const tarn__jinja_string *s, const tarn__jinja_string *part)
 {
     int64_t count = 0;
     if (part->length == 0)
         return (int64_t)tarn__jinja_count(s) + 1;
-    for (size_t at = 0; (at = tarn__jinja_find(s, at, part)) != SIZE_MAX; at += part->length)
+    for (size_t at = 0; (at = tarn__jinja_find(r, s, at, part)) != SIZE_MAX; at += part->length)
         count++;
     return count;
 }
@@ -341,9 +348,9 @@ static tarn__jinja_value find(tarn__jinja_run *r, tarn__jinja_value self, const 
     bool fits = select_part(r, &s, values + 1, &before);
     tarn__jinja_step(r, s->length / 64);
     if (mode == COUNT)
-        return tarn__jinja_int(fits ? count_parts(s, part) : 0);
+        return tarn__jinja_int(fits ? count_parts(r, s, part) : 0);
     if (fits)
-        at = mode == RFIND || mode == RINDEX ? find_last(s, s->length, part) : tarn__jinja_find(s, 0, part);
+        at = mode == RFIND || mode == RINDEX ? find_last(r, s, s->length, part) : tarn__jinja_find(r, s, 0, part);
     /* find_last() finds the empty part at the end of what it searches. */
     if (fits && part->length == 0 && (mode == RFIND || mode == RINDEX))
         at = s->length;
@@ -458,7 +465,7 @@ static tarn__jinja_value partition(tarn__jinja_run *r, tarn__jinja_value self, c
     if (!part->length)
         tarn__jinja_fail(r, "empty separator");
     /* The separator in the result is the argument, without the origins that the string has there. */
-    size_t at = mode ? find_last(s, s->length, part) : tarn__jinja_find(s, 0, part);
+    size_t at = mode ? find_last(r, s, s->length, part) : tarn__jinja_find(r, s, 0, part);
     bool found = at != SIZE_MAX;
     tarn__jinja_append(r, parts.as.list, found ? tarn__jinja_slice_of(r, s, 0, at) : mode ? empty : self);
     tarn__jinja_append(r, parts.as.list, found ? separator : empty);
