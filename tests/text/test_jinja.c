@@ -166,6 +166,9 @@ static void filters_and_tests_are_there(void **state)
                 "{{ 123456789012345678 | round(-2) }}",
                 "20 -40 9223372036854775800 123456789012345700");
     expect_failure("{{ 9223372036854775807 | round(-1) }}", "integer", "too large");
+    expect_text(
+        "{% for g in messages | groupby('role') %}{{ g.grouper }}:{{ g.list | length }}={{ g[0] }} {% endfor %}",
+        "assistant:1=assistant user:1=user ");
     expect_text("{{ n is odd }} {{ s is string }} {{ nil is none }} {{ d is mapping }} {{ zz is defined }}",
                 "True True True True False");
 }

@@ -86,6 +86,7 @@ typedef struct tarn__jinja_value {
 typedef struct tarn__jinja_list {
     tarn__jinja_value *items;
     size_t count, capacity;
+    bool is_group; /* a pair of groupby, whose items have the names grouper and list too */
 } tarn__jinja_list;
 
 typedef struct tarn__jinja_range {

@@ -411,9 +411,12 @@ static tarn__jinja_value groupby(tarn__jinja_run *r, tarn__jinja_value input, co
          * group. */
         const tarn__jinja_list *pair = sorted->items[i].as.list;
         tarn__jinja_value key = key_of(r, pair->items[0], tarn__jinja_none(), tarn__jinja_truth(r, values[2]));
-        if (i == 0 || !tarn__jinja_equal(r, key, previous))
-            tarn__jinja_append(r, groups.as.list,
-                               tarn__jinja_pair_new(r, pair->items[0], tarn__jinja_list_new(r, TARN__JINJA_LIST, 0)));
+        if (i == 0 || !tarn__jinja_equal(r, key, previous)) {
+            tarn__jinja_value group =
+                tarn__jinja_pair_new(r, pair->items[0], tarn__jinja_list_new(r, TARN__JINJA_LIST, 0));
+            group.as.list->is_group = true;
+            tarn__jinja_append(r, groups.as.list, group);
+        }
         tarn__jinja_append(r, groups.as.list->items[groups.as.list->count - 1].as.list->items[1].as.list,
                            pair->items[1]);
         previous = key;

@@ -183,6 +183,10 @@ tarn__jinja_value tarn__jinja_find_method(tarn__jinja_run *r, tarn__jinja_value 
         if (tarn__jinja_is_text(n, row->name) &&
             !(self.kind != TARN__JINJA_LIST && self.kind != TARN__JINJA_DICT && row->call == copy))
             return tarn__jinja_method_new(r, self, row->call, row->mode);
+    if (self.kind == TARN__JINJA_TUPLE && self.as.list->is_group)
+        for (int i = 0; i < 2; i++)
+            if (tarn__jinja_is_text(n, i ? "list" : "grouper"))
+                return self.as.list->items[i];
     if (self.kind == TARN__JINJA_CYCLER && tarn__jinja_is_text(n, "current"))
         return self.as.cycler->items->items[self.as.cycler->next];
     if (self.kind == TARN__JINJA_MACRO && tarn__jinja_is_text(n, "name"))
