@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 
+/* Bounds the array of layers. */
 #define MAX_HIDDEN 64
 
 /* Raises invalid sizes. */
@@ -25,6 +26,7 @@ static bool check(int64_t inputs, const int64_t *hidden, int hidden_count, int64
     return true;
 }
 
+/* inputs, hidden[0], …, classes: hidden_count + 1 linear layers. The model belongs to the caller. */
 tarn_module *tarn_model_mlp(int64_t inputs, const int64_t *hidden, int hidden_count, int64_t classes,
                             tarn_device device)
 {
@@ -32,6 +34,7 @@ tarn_module *tarn_model_mlp(int64_t inputs, const int64_t *hidden, int hidden_co
     int count = 0;
     if (!check(inputs, hidden, hidden_count, classes))
         return NULL;
+    /* Images and vectors alike: [N, …] becomes [N, inputs]. */
     layer[count++] = tarn_flatten(1);
     for (int i = 0; i < hidden_count; i++) {
         layer[count++] = tarn_linear(i ? hidden[i - 1] : inputs, hidden[i], device);

@@ -60,6 +60,7 @@ static tarn_tensor *resnet_forward(tarn_module *model, tarn_tensor *x, void *ctx
 
 /* ---- construction ------------------------------------------------------------------------------------------------ */
 
+/* The children's names are torchvision's: a basic block has no conv3. */
 static tarn_module *make_block(bool is_bottleneck, int64_t in, int64_t width, int64_t stride, tarn_device device)
 {
     static const char *const names[] = {"conv1", "bn1", "conv2", "bn2", "conv3", "bn3", "downsample"};
@@ -99,6 +100,7 @@ static tarn_module *make_group(const depth *d, int group, tarn_device device)
 static tarn_module *make(const depth *d, int64_t classes, int64_t channels, tarn_device device)
 {
     static const char *const names[] = {"conv1", "bn1", "layer1", "layer2", "layer3", "layer4", "fc"};
+    /* Channels of the last group, which pooling leaves. */
     int64_t features = (d->is_bottleneck ? EXPANSION : 1) * ((int64_t)WIDTH << (GROUPS - 1));
     tarn_module *children[CHILDREN] = {
         [CONV1] = convolution(channels, WIDTH, 7, 2, device), [BN1] = tarn_batchnorm2d(WIDTH, device)};

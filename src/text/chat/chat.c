@@ -1,5 +1,6 @@
 /* chat.c: conversations rendered and encoded by the model's chat template, with the variables and the results of
- * transformers' apply_chat_template(). */
+ * transformers' apply_chat_template(). Errors of templates are raised without a function's name, which the public
+ * functions put before them; a failure leaves nothing behind but the error. */
 #include "text/chat/chat.h"
 
 #include <stdio.h>
@@ -11,6 +12,7 @@
 
 #define MAX_MESSAGES 1000000
 
+/* 26 July 2024: the date that templates see in training, so that a run does not depend on its day. */
 const struct tm tarn__chat_training_day = {.tm_year = 124, .tm_mon = 6, .tm_mday = 26, .tm_wday = 5, .tm_yday = 207};
 
 /* ---- renderings -------------------------------------------------------------------------------------------------- */
@@ -26,6 +28,7 @@ void tarn__rendering_free(tarn__rendering *r)
     tarn__buffer_free(&r->masks.origins, 1);
 }
 
+/* The text of the last rendering is dropped first. */
 bool tarn__chat_render(const tarn__chat *chat, const tarn__jinja_context *context, tarn__rendering *rendering)
 {
     tarn__rendering_clear(rendering);
@@ -34,6 +37,7 @@ bool tarn__chat_render(const tarn__chat *chat, const tarn__jinja_context *contex
 
 /* ---- templates --------------------------------------------------------------------------------------------------- */
 
+/* The source may go afterwards; the tokenizer is borrowed. False with an error; closing is allowed then. */
 bool tarn__chat_open(tarn__chat *chat, const tarn_tokenizer *tokenizer, const char *name, const char *source)
 {
     *chat = (tarn__chat){.tokenizer = tokenizer, .stop = -1};
@@ -113,11 +117,13 @@ static bool check_messages(const tarn__jinja_context *context)
     return true;
 }
 
+/* Without a text the variable keeps its value. */
 static bool set_json(tarn__jinja_context *context, const char *name, const char *text)
 {
     return !text || !text[0] || tarn__jinja_context_set_json("", context, name, text, strlen(text));
 }
 
+/* Variables first: messages, tools and documents of the call's own replace those of that name. */
 tarn__jinja_context *tarn__chat_context_json(const tarn__chat *chat, const tarn__chat_json *json)
 {
     static const tarn_chat_message none[1];
@@ -134,6 +140,7 @@ tarn__jinja_context *tarn__chat_context_json(const tarn__chat *chat, const tarn_
 
 /* ---- public functions -------------------------------------------------------------------------------------------- */
 
+/* "tool_use" is the name that transformers prefers for calls with tools. Borrowed; NULL: none. */
 const char *tarn__chat_template_of(const tarn_tokenizer *tokenizer, bool has_tools)
 {
     const tarn__chat_source *tools = has_tools ? tarn__tokenizer_chat(tokenizer, "tool_use") : NULL;
@@ -206,6 +213,7 @@ static void free_passage(passage *p)
     tarn__chat_close(&p->chat);
 }
 
+/* Belongs to the caller. */
 static char *text_of(const passage *p, size_t *length)
 {
     char *result = result_of(&p->rendering.text, 1);
@@ -341,6 +349,7 @@ int32_t *tarn_chat_encode_json_sized(const tarn_tokenizer *tokenizer, const char
 
 /* ---- about a template -------------------------------------------------------------------------------------------- */
 
+/* Compiled too, so that a template that cannot be run has no name. */
 const char *tarn_chat_name(const tarn_tokenizer *tokenizer)
 {
     tarn__chat chat;
@@ -351,6 +360,7 @@ const char *tarn_chat_name(const tarn_tokenizer *tokenizer)
     return name;
 }
 
+/* The token by which the template ends a message of the assistant, found by rendering one (completions.c). */
 int32_t tarn_chat_eot(const tarn_tokenizer *tokenizer)
 {
     tarn__chat chat;

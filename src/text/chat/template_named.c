@@ -61,6 +61,7 @@ static const struct {
                 "{% endfor %}"},
 };
 
+/* NULL: none of that name. */
 static const char *find(const char *name)
 {
     for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
@@ -69,6 +70,7 @@ static const char *find(const char *name)
     return NULL;
 }
 
+/* By the source: the tokenizer keeps no names of templates that were set. */
 const char *tarn__chat_template_name(const char *source)
 {
     for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
