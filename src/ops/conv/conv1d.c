@@ -1,4 +1,5 @@
-/* conv1d.c: convolution of sequences: that of images of one row, which every kernel of conv2d computes. */
+/* conv1d.c: convolution of sequences: that of images of one row, which every kernel of conv2d computes. [N, C, L] is
+ * seen as [N, C, 1, L]; nothing is copied, and gradients flow through the views. */
 #include <string.h>
 
 #include "ops/op.h"
@@ -25,6 +26,7 @@ tarn_tensor *tarn_conv1d_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor 
         memcpy(&o, options, options_size < sizeof(o) ? options_size : sizeof(o));
     if (tarn_failed() || !check_sequence(x, weight))
         return NULL;
+    /* Options of the axis of length 1 are those that leave it so. */
     tarn_conv2d_options rows = {
         .stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups};
     tarn_tensor *y = tarn_conv2d(tarn_unsqueeze(x, 2), tarn_unsqueeze(weight, 2), bias, &rows);
@@ -33,6 +35,7 @@ tarn_tensor *tarn_conv1d_sized(tarn_tensor *x, tarn_tensor *weight, tarn_tensor 
     return y ? tarn_squeeze(y, 2) : NULL;
 }
 
+/* A bias is absent as a NULL input. */
 bool tarn__apply_conv1d(const tarn__invocation *v, tarn_tensor **out)
 {
     tarn_conv1d_options o = {.stride = tarn__attribute_int(v, "stride", 1),

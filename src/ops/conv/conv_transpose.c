@@ -44,6 +44,7 @@ static bool shape_of_result(const tarn_tensor *x, const tarn_tensor *weight, con
                             const int64_t *output_padding, tarn_shape *shape)
 {
     *shape = TARN_SHAPE(x->view.shape[0], weight->view.shape[1] * params->groups, 0, 0);
+    /* Each axis by itself; products are bounded before they are formed. */
     for (int i = 0; i < 2; i++) {
         int64_t kernel = weight->view.shape[2 + i], steps = x->view.shape[2 + i] - 1;
         if (output_padding[i] >= params->stride[i])
@@ -93,6 +94,7 @@ static bool weight_backward(const tarn__backward *b, const tarn__conv2d *given, 
            tarn__grad_acc_close(b, 1, &acc);
 }
 
+/* The bias is summed over all positions of its channel. */
 static bool conv_transpose2d_backward(const tarn__backward *b)
 {
     tarn__conv2d params;
@@ -123,6 +125,7 @@ static tarn_tensor *record(tarn_tensor **operand, const tarn__conv2d *given, tar
 {
     tarn_tensor *x = operand[0], *weight = operand[1], *bias = operand[2];
     tarn__conv2d params = *given;
+    /* The gradient of each needs the other. */
     tarn_tensor *saved[] = {tarn_needs_grad(weight) ? x : NULL, tarn_needs_grad(x) ? weight : NULL};
     bool good = y && tarn__finish("conv_transpose2d", conv_transpose2d_backward, params, TARN__INPUTS(x, weight, bias),
                                   TARN__OUTPUTS(y), TARN__SAVED(saved[0], saved[1]));
