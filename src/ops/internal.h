@@ -83,7 +83,14 @@ bool tarn__gemm(const char *function, tarn_tensor *a, tarn_tensor *b, tarn_tenso
  * identical for any number of rows: kernels do not choose by it. Without it, few rows are faster. */
 void tarn__batch_invariant_open(void);
 void tarn__batch_invariant_close(void);
-bool tarn__batch_invariant(void);
+
+/* The same, but for up to TARN__ALONE_ROWS rows, whose bits are those that each of them has alone without any
+ * invariance. On the CPU alone. */
+void tarn__rows_alone_open(void);
+void tarn__rows_alone_close(void);
+
+/* The thread's invariance, for tarn__matmul. */
+tarn__invariance tarn__batch_invariant(void);
 
 /* The weight, transposed if `transpose` is true. */
 tarn_tensor *tarn__transposed_if(tarn_tensor *weight, bool transpose);

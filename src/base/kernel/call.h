@@ -104,10 +104,19 @@ typedef struct tarn__matmul {
     double alpha, beta;
     /* f32 operands may be rounded to TF32 (10 mantissa bits) where that is faster */
     int32_t tf32;
-    int32_t limits_scratch; /* prefer algorithms with little scratch */
-    /* the bits of a row of out depend on that row of a alone, not on the number of rows: one algorithm for all */
-    int32_t batch_invariant;
+    int32_t limits_scratch;  /* prefer algorithms with little scratch */
+    int32_t batch_invariant; /* a tarn__invariance */
 } tarn__matmul;
+
+/* What the bits of a row of a matmul depend on, beside that row of a. */
+typedef enum tarn__invariance {
+    TARN__INVARIANT_NONE,  /* the number of rows: the algorithm that is fastest for it */
+    TARN__INVARIANT_BATCH, /* nothing: one algorithm for all numbers of rows */
+    /* nothing, up to TARN__ALONE_ROWS rows: a row has the bits that it has alone, without invariance */
+    TARN__INVARIANT_ALONE
+} tarn__invariance;
+
+#define TARN__ALONE_ROWS 8
 
 /* conv2d: height, then width. Defaults are resolved: no value is 0 in place of 1. */
 typedef struct tarn__conv2d {

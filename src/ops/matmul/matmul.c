@@ -28,7 +28,7 @@ bool tarn__tf32(void)
     return atomic_load_explicit(&allows_tf32, memory_order_relaxed);
 }
 
-static _Thread_local int invariant_depth;
+static _Thread_local int invariant_depth, alone_depth;
 
 void tarn__batch_invariant_open(void)
 {
@@ -40,9 +40,19 @@ void tarn__batch_invariant_close(void)
     invariant_depth--;
 }
 
-bool tarn__batch_invariant(void)
+void tarn__rows_alone_open(void)
 {
-    return invariant_depth > 0;
+    alone_depth++;
+}
+
+void tarn__rows_alone_close(void)
+{
+    alone_depth--;
+}
+
+tarn__invariance tarn__batch_invariant(void)
+{
+    return alone_depth > 0 ? TARN__INVARIANT_ALONE : invariant_depth > 0 ? TARN__INVARIANT_BATCH : TARN__INVARIANT_NONE;
 }
 
 /* For error messages. */

@@ -1,6 +1,6 @@
 /* matmul.c: matrix multiplication.
  *
- * A matmul is a list of batches of c = alpha · a @ b + beta · c + bias. One of six paths runs, by shape, dtype and
+ * A matmul is a list of batches of c = alpha · a @ b + beta · c + bias. One of seven paths runs, by shape, dtype and
  * layout alone, never by the number of threads:
  *
  *   split-K   long k, small output: ranges of k are GEMMs of their own, added in order
@@ -8,6 +8,7 @@
  *   blas      f32 or f64 that OpenBLAS reads in place and computes faster: output tiles, one call on one thread each
  *   small     many batches of small matrices, or one: each by one thread
  *   blocked   every other float matmul: gemm.inc; 16-bit types are converted when packed and rounded once at the end
+ *   narrow    few rows of a batch-invariant matmul: the sums of blocked, without packing all of b
  *   integers  summed in i64
  *
  * Instruction level: the file is compiled once per level (backends/cpu/runtime/level.h), which fixes MR and the vector
@@ -33,7 +34,8 @@
 #define ROW_CHUNK 512     /* columns of an output row that are stored, or summed on the stack, at a time */
 #define STRIP 64          /* elements of k converted at a time */
 #define SMALL_MN 128      /* rows, and columns, of a GEMM that one thread packs by itself, at most */
-#define SKINNY_ROWS 4     /* rows, or columns, of a skinny GEMM, at most */
+#define SKINNY_ROWS 4     /* rows, or columns, of a skinny GEMM, at most; any number where each is as alone */
+#define SKINNY_TOGETHER 8 /* rows of a skinny GEMM that share a read of b */
 #define SKINNY_PREFETCH 4 /* dot products between a prefetch and its use */
 #define PACKED_BYTES (INT64_C(64) << 20) /* of panels packed at a time, at most, but for very long k */
 #define PACK_GRAIN 16384                 /* elements packed per task */
@@ -74,6 +76,11 @@
 #else
 #define FEW_COLUMNS 1024
 #endif
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define DOTS_TOGETHER 4 /* rows whose dot products share the loads of b: four accumulators each, in registers */
+#else
+#define DOTS_TOGETHER 2
+#endif
 #define MAX_PANEL 32 /* NR of f32 on AVX-512, the widest panel */
 
 /* One operand as strides; a broadcast batch axis has stride 0. */
@@ -91,7 +98,7 @@ typedef struct gemm_args {
     int64_t batch_shape[TARN_MAX_RANK];
     matrix a, b, c, bias; /* bias: (m, n) with row stride 0 */
     double alpha, beta;
-    bool batch_invariant;         /* one path for all m */
+    tarn__invariance invariance;
     int64_t splits, split_length; /* of k; 1: none */
     int64_t skinny_columns;
     int64_t tile_rows, tile_columns; /* blas */
@@ -100,7 +107,7 @@ typedef struct gemm_args {
 } gemm_args;
 
 /* How a GEMM runs. */
-enum path { SKINNY, BLAS, SMALL, BLOCKED, INTEGERS };
+enum path { SKINNY, BLAS, SMALL, BLOCKED, NARROW, INTEGERS };
 
 typedef struct gemm_path {
     enum path path;
@@ -202,7 +209,7 @@ static gemm_args describe(const tarn__call *call)
                    .batch_rank = rank - 2,
                    .alpha = params->alpha,
                    .beta = params->beta,
-                   .batch_invariant = params->batch_invariant,
+                   .invariance = params->batch_invariant,
                    .splits = 1};
     for (int i = 0; i < rank - 2; i++) {
         p.batch_shape[i] = c->shape[i];
@@ -381,8 +388,9 @@ static void run_integers(gemm_args *p)
 /* Up to 64 splits of k, each long enough that adding them costs nothing in comparison. */
 static void choose_splits(gemm_args *p)
 {
+    int64_t rows = p->invariance == TARN__INVARIANT_ALONE ? 1 : p->m;
     p->splits = 1;
-    if (p->batch_invariant || p->batches != 1 || p->k < LONG_K || p->m * p->n > LITTLE_OUTPUT)
+    if (p->invariance == TARN__INVARIANT_BATCH || p->batches != 1 || p->k < LONG_K || rows * p->n > LITTLE_OUTPUT)
         return;
     int64_t sixty_fourth = ceil_div(p->k, 64);
     p->split_length = sixty_fourth > LONG_K / 2 ? sixty_fourth : LONG_K / 2;
@@ -429,13 +437,13 @@ static bool is_skinny(const gemm_args *p)
     return p->m <= SKINNY_ROWS || p->n <= SKINNY_ROWS;
 }
 
-/* By shape, dtype and layout only. Order matters: the first that applies. */
+/* By shape, dtype and layout only. Order matters: the first that applies. One row alone is skinny. */
 static enum path choose_path(const gemm_args *p)
 {
     tarn__blas_call call;
-    if (p->batch_invariant)
-        return BLOCKED;
-    if (is_skinny(p))
+    if (p->invariance == TARN__INVARIANT_BATCH)
+        return p->m <= MR && p->batches == 1 && p->k > 0 ? NARROW : BLOCKED;
+    if (p->invariance == TARN__INVARIANT_ALONE || is_skinny(p))
         return SKINNY;
     if (p->m * p->n * p->k >= BLAS_WORK && describe_blas(p, &call))
         return BLAS;
@@ -446,6 +454,8 @@ static enum path choose_path(const gemm_args *p)
 static size_t describe_path(const gemm_args *p, gemm_path *how)
 {
     *how = (gemm_path){.path = choose_path(p)};
+    if (how->path == NARROW)
+        return p->a.dtype == TARN_F64 ? narrow_bytes_f64(p) : narrow_bytes_f32(p);
     if (how->path != BLOCKED)
         return 0;
     return p->a.dtype == TARN_F64 ? choose_block_f64(p, how) : choose_block_f32(p, how);
@@ -454,7 +464,7 @@ static size_t describe_path(const gemm_args *p, gemm_path *how)
 /* Few columns are transposed into few rows; chunks of columns keep PACK_GRAIN multiplications per task. */
 static void run_skinny(gemm_args *p)
 {
-    if (p->m > SKINNY_ROWS)
+    if (p->m > SKINNY_ROWS && p->invariance != TARN__INVARIANT_ALONE)
         transpose(p);
     int64_t by_work = ceil_div(4 * PACK_GRAIN, p->k + 1);
     p->skinny_columns = by_work < 16 ? 16 : min_i64(by_work, ROW_CHUNK);
@@ -475,6 +485,7 @@ static void run_unsplit(gemm_args *p, const gemm_path *how)
                            is_f64 ? run_small_f64 : run_small_f32, p);
         break;
     case BLOCKED: (is_f64 ? gemm_f64 : gemm_f32)(p, how); break;
+    case NARROW: (is_f64 ? gemm_narrow_f64 : gemm_narrow_f32)(p); break;
     case INTEGERS: run_integers(p); break;
     }
 }

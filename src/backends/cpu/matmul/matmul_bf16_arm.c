@@ -10,7 +10,7 @@
 
 #include "backends/cpu/quant/quant_matmul.h"
 
-#define FEW_ROWS 4
+#define FEW_ROWS 4     /* TARN__ALONE_ROWS where each row is as alone */
 #define FEW_COLUMNS 64 /* fewer columns are left to the fallback, which splits k or transposes */
 #define COLUMNS MAX_COLUMNS
 #define PANEL_WIDTH 8 /* rows of a, or columns of b, per panel */
@@ -28,6 +28,7 @@ typedef float sums[PANEL_WIDTH / 2][PANEL_WIDTH / 2][4];
 typedef struct job {
     gemm_args p;
     int64_t k, steps, a_step, b_step; /* a_step, b_step: strides of rows of a, columns of b */
+    bool is_few;                      /* rows */
     slots panels;
     /* addresses, set by run() */
     const uint16_t *a, *b;
@@ -85,7 +86,7 @@ static void multiply_4_columns(const uint16_t *a, const uint16_t *const *b, int6
 static void multiply_few(int64_t begin, int64_t end, void *ctx)
 {
     const job *j = ctx;
-    float values[FEW_ROWS][COLUMNS];
+    float values[TARN__ALONE_ROWS][COLUMNS];
     for (int64_t panel_index = begin; panel_index < end; panel_index++) {
         int64_t column = panel_index * COLUMNS, n = min_i64(j->p.out - column, COLUMNS);
         for (int64_t i = 0; i < n; i += 4) {
@@ -208,15 +209,21 @@ static void multiply_many(int64_t begin, int64_t end, void *ctx)
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
 
+/* True where b is read once and nothing is packed: the bits of a row are those that it has alone. */
+static bool is_few(const tarn__matmul *params, int64_t rows)
+{
+    return rows <= (params->batch_invariant == TARN__INVARIANT_ALONE ? TARN__ALONE_ROWS : FEW_ROWS);
+}
+
 /* bf16 operands contiguous along k, any float output but f64, no scaling, no batches. */
 static bool fits(const tarn__call *call)
 {
     const tarn__matmul *params = call->params;
     const tarn__view *a = call->in[0], *b = call->in[1], *c = call->out[0],
                      *bias = call->inputs > 2 ? call->in[2] : NULL;
-    return !params->batch_invariant && params->alpha == 1 && params->beta == 0 && a->rank == 2 && b->rank == 2 &&
-           c->rank == 2 && (!bias || bias->rank == 1) && a->dtype == TARN_BF16 && b->dtype == TARN_BF16 &&
-           tarn__is_float(c->dtype) && c->dtype != TARN_F64 &&
+    return params->batch_invariant != TARN__INVARIANT_BATCH && params->alpha == 1 && params->beta == 0 &&
+           a->rank == 2 && b->rank == 2 && c->rank == 2 && (!bias || bias->rank == 1) && a->dtype == TARN_BF16 &&
+           b->dtype == TARN_BF16 && tarn__is_float(c->dtype) && c->dtype != TARN_F64 &&
            (!bias || (tarn__is_float(bias->dtype) && bias->dtype != TARN_F64)) && a->stride[1] == 1 &&
            b->stride[0] == 1 && a->shape[0] > 0 && a->shape[1] > 0 && b->shape[1] >= FEW_COLUMNS;
 }
@@ -233,8 +240,9 @@ static tarn__plan_status prepare_matmul(const tarn__call *call, tarn__plan *plan
                .k = a->shape[1],
                .steps = PANEL_STEPS(a->shape[1]),
                .a_step = a->stride[0],
-               .b_step = b->stride[1]};
-    if (j->p.rows > FEW_ROWS) {
+               .b_step = b->stride[1],
+               .is_few = is_few(call->params, a->shape[0])};
+    if (!j->is_few) {
         arena_reserve(
             &c, sizeof(uint16_t) *
                     (size_t)(PANEL_STEP * j->steps * ((min_i64(j->p.rows, ROW_TILE) + PANEL_WIDTH - 1) / PANEL_WIDTH)));
@@ -253,10 +261,10 @@ static void kernel_matmul(const tarn__call *call)
     j.a = tarn__view_at(call->in[0]);
     j.b = tarn__view_at(call->in[1]);
     j.packed = call->scratch;
-    if (j.p.rows > FEW_ROWS)
+    if (!j.is_few)
         slots_init(&j.panels, call->scratch);
     int64_t panels_count = (j.p.out + COLUMNS - 1) / COLUMNS, bytes = 2 * j.k * COLUMNS + 1;
-    if (j.p.rows <= FEW_ROWS) {
+    if (j.is_few) {
         tarn__parallel_for(panels_count, 1 + MIN_BYTES / bytes, multiply_few, &j);
         return;
     }
