@@ -66,6 +66,14 @@ _tarn()
         mapfile -t COMPREPLY < <(compgen -W "f32 tf32 bf16 auto" -- "$current")
         return
         ;;
+    --speculate)
+        mapfile -t COMPREPLY < <(compgen -W "off ngram draft" -- "$current")
+        return
+        ;;
+    --draft-model)
+        mapfile -t COMPREPLY < <(compgen -f -- "$current")
+        return
+        ;;
     --kv-type)
         mapfile -t COMPREPLY < <(compgen -W "model f32 bf16 f16 q8_0" -- "$current")
         return
@@ -101,7 +109,7 @@ _tarn()
     --ranks | --virtual-ranks | --rank-timeout) return ;;
     --add-tokens | --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
     --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
-    --min-p | --repeat-penalty | --repeat-last-n | --frequency-penalty | --presence-penalty) return ;;
+    --min-p | --repeat-penalty | --repeat-last-n | --frequency-penalty | --presence-penalty | --draft-tokens) return ;;
     --revision | --include) return ;;
     --stop | --n | --top-logprobs | --gpu-layers | --prefill-chunk | --system | --prompt) return ;;
     --text | --train | --val-fraction | --shard-tokens | --field | --separator) return ;;
@@ -146,13 +154,14 @@ _tarn()
         options+=" --repeat-penalty --repeat-last-n --frequency-penalty --presence-penalty --seed"
         options+=" --ignore-eos --no-slide --stop --prompt-file --echo --n --top-logprobs --kv-type"
         options+=" --gpu-layers --prefill-chunk --context --adapter --checkpoint"
-        options+=" --grammar --json-schema --regex --json-object"
+        options+=" --grammar --json-schema --regex --json-object --speculate --draft-model --draft-tokens"
         ;;
     chat)
         options+=" --threads --device --dtype --max-tokens --temperature --top-k --top-p --min-p"
         options+=" --repeat-penalty --repeat-last-n --frequency-penalty --presence-penalty --seed --system --tools"
         options+=" --on-full --no-slide --kv-type --gpu-layers --prefill-chunk --context --adapter"
         options+=" --checkpoint --template --grammar --json-schema --regex --json-object"
+        options+=" --speculate --draft-model --draft-tokens"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text"

@@ -134,6 +134,15 @@ TARN_API void tarn_sampler_free(tarn_sampler *sampler);
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
+/* Speculative decoding: several tokens are proposed and computed at once, and those that would have been sampled anyway
+ * are kept. The tokens are the same as without it; it is faster where proposals are right, and stops where they are
+ * not. For one sequence, with the whole model on the CPU. */
+typedef enum tarn_speculate {
+    TARN_SPECULATE_OFF = 0,
+    TARN_SPECULATE_NGRAM, /* prompt lookup: what followed the last tokens where they came before */
+    TARN_SPECULATE_DRAFT  /* what a smaller model writes: .draft of the generator */
+} tarn_speculate;
+
 /* Receives each token as soon as it is known; false stops the generation after it. */
 typedef bool (*tarn_token_fn)(int32_t token, void *ctx);
 
@@ -175,6 +184,9 @@ typedef struct tarn_generate_options {
     bool prompt_logprobs;
     bool prompt_only;    /* with .prompt_logprobs: no new tokens; the prompt may then fill the context */
     uint64_t cache_salt; /* below 2^63: pages are shared between requests of the same value only */
+    /* of a generator with one sequence, and of tarn_generate(), as the next: who proposes tokens */
+    tarn_speculate speculate;
+    int64_t draft_tokens; /* with .speculate: tokens proposed at a time, at most; from 1 to 7, default 7 */
 } tarn_generate_options;
 
 /* Generates from a prompt of `count` tokens, at least one. `tokens` receives the new tokens (NULL: on_token receives
@@ -199,6 +211,11 @@ typedef struct tarn_generator_options {
     bool no_capture;       /* see tarn_decoder_options */
     int64_t device_layers; /* of tarn_generator_open(), as the next: see tarn_model_open_options */
     bool as_stored;
+    /* for TARN_SPECULATE_DRAFT: a model with the same tokens. Borrowed: must outlive the generator. NULL: none */
+    tarn_module *draft;
+    /* its tokenizer, which must have the ids of the generator's. Borrowed for the call. NULL: the vocabularies must be
+     * of one size */
+    const tarn_tokenizer *draft_tokenizer;
 } tarn_generator_options;
 
 /* Creates a generator. Borrows the model and the tokenizer, which must outlive it; the tokenizer may be NULL: tokens
@@ -277,6 +294,20 @@ TARN_API bool tarn_generator_next_sized(tarn_generator *generator, tarn_output *
 /* Tokens of a sequence so far, prompt included, and their number; with .slide those in its window. Borrowed until
  * the generator is used again. NULL on error. */
 TARN_API const int32_t *tarn_generator_tokens(const tarn_generator *generator, int64_t sequence, int64_t *count);
+
+/* Counters of a generator with one sequence that speculates. */
+typedef struct tarn_generator_stats {
+    int64_t steps;           /* forward passes after prompts */
+    int64_t proposed_tokens; /* computed with the step before them */
+    int64_t accepted_tokens; /* of these: sampled, each of which saved a step */
+} tarn_generator_stats;
+
+/* Fills in the counters since the generator was created; all 0 without speculation. Fields of a newer header's struct
+ * that this library does not know become zero. */
+TARN_API bool tarn_generator_query_sized(const tarn_generator *generator, tarn_generator_stats *stats,
+                                         size_t stats_size);
+#define tarn_generator_query(generator, stats) \
+    tarn_generator_query_sized(generator, stats, sizeof(tarn_generator_stats))
 
 /* Ends a sequence; its tokens stay. */
 TARN_API bool tarn_generator_stop(tarn_generator *generator, int64_t sequence);

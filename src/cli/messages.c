@@ -18,6 +18,7 @@
 static const char *const renamed[][2] = {{"batch", "n"},
                                          {"sequences", "n"},
                                          {"device_layers", "gpu-layers"},
+                                         {"draft", "draft-model"},
                                          {"stop_strings", "stop"},
                                          {"template_name", "template"},
                                          {"chat_template", "template"}};
@@ -25,9 +26,9 @@ static const char *const renamed[][2] = {{"batch", "n"},
 
 /* Other fields that errors name, and that are flags. */
 static const char *const fields[] = {
-    "max_tokens",        "prefill_chunk",   "temperature", "top_k",   "top_p", "min_p",
-    "repeat_penalty",    "repeat_last_n",   "stop",        "kv_type", "dtype", "top_logprobs",
-    "frequency_penalty", "presence_penalty"};
+    "max_tokens",        "prefill_chunk",    "temperature", "top_k",       "top_p", "min_p",
+    "repeat_penalty",    "repeat_last_n",    "stop",        "kv_type",     "dtype", "top_logprobs",
+    "frequency_penalty", "presence_penalty", "speculate",   "draft_tokens"};
 #define FIELDS ((int)(sizeof(fields) / sizeof(fields[0])))
 
 /* Length of the identifier at the start of a string; 0: none. */

@@ -161,6 +161,13 @@ static const tarn__option_row table[] = {
      "KV cache type: f32, bf16, f16, q8_0, or model for the model's compute dtype [model]"},
     {"gpu-layers", TARN__OPT_INT, 1, 1024, NULL, "N", TARN__GENERATES | TARN__EVAL | TARN__BENCH_DECODE, AT(gpu_layers),
      0, "layers to offload to the device, from the first; the others stay on the CPU [all]"},
+    {"speculate", TARN__OPT_STRING, 0, 0, NULL, "HOW", TARN__GENERATES, AT(speculate), 0,
+     "speculative decoding, the same text sooner, on the CPU: ngram proposes what followed the last tokens before, "
+     "draft what --draft-model writes, or off [draft with --draft-model, else off]"},
+    {"draft-model", TARN__OPT_STRING, 0, 0, NULL, "MODEL", TARN__GENERATES, AT(draft_model), 0,
+     "smaller model with the same tokenizer, for --speculate draft"},
+    {"draft-tokens", TARN__OPT_INT, 1, 7, NULL, "N", TARN__GENERATES, AT(draft_tokens), 0,
+     "with speculation: tokens proposed at a time, at most [7]"},
     {"prefill-chunk", TARN__OPT_INT, 1, 1000000, "512", "N", TARN__GENERATES, AT(prefill_chunk), 0,
      "prefill chunk in tokens"},
     {"context", TARN__OPT_INT, 0, 1 << 30, "0", "N", TARN__GENERATE, AT(context), 0,

@@ -101,10 +101,10 @@ typedef struct tarn__options {
     int64_t ranks; /* processes that `tarn train` starts; 0: none */
 
     /* generate and chat */
-    const char *ids, *prompt_file, *kv_type, *system, *on_full;
+    const char *ids, *prompt_file, *kv_type, *system, *on_full, *speculate, *draft_model;
     const char *stops[TARN__STOPS_MAX];
     int stop_count;
-    int64_t max_tokens, sequences, top_k, top_logprobs, prefill_chunk, repeat_last_n;
+    int64_t max_tokens, sequences, top_k, top_logprobs, prefill_chunk, repeat_last_n, draft_tokens;
     double temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty;
     bool ignore_eos, echo, no_slide, json_object;
     const char *grammar, *json_schema, *regex;

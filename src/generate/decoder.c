@@ -199,6 +199,28 @@ tarn_tensor *tarn__decoder_hidden(tarn_decoder *d, tarn_tensor *tokens, int64_t 
     return hidden;
 }
 
+bool tarn__decoder_can_feed_apart(const tarn_decoder *d)
+{
+    return tarn__is_cpu(d->info.device) && d->cache.dev_count == 1;
+}
+
+tarn_tensor *tarn__decoder_feed_apart(tarn_decoder *d, int64_t sequence, const int32_t *tokens, int64_t count)
+{
+    tarn_scope *scope = tarn_scope_open();
+    tarn_tensor *all = scope ? tarn_from_i32(tokens, TARN_SHAPE(count, 1), d->info.device) : NULL, *logits = NULL;
+    tarn_no_grad_open();
+    tarn__rows_alone_open();
+    if (all && tarn__kv_cache_begin_apart(&d->cache, sequence, count))
+        logits = tarn__decoder_forward(d, all);
+    tarn__rows_alone_close();
+    if (logits && tarn__kv_cache_end_step(&d->cache))
+        tarn__kv_cache_advance(&d->cache, sequence, 1, count);
+    tarn_no_grad_close();
+    logits = logits && !tarn_failed() ? tarn_scope_return(scope, logits) : NULL;
+    tarn_scope_close(scope);
+    return logits;
+}
+
 /* Removes the chunks stored before one failed. Keeps the pending error. */
 static void undo_chunks(tarn_decoder *d, int64_t first, int64_t count, int64_t tokens)
 {

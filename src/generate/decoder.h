@@ -36,6 +36,14 @@ tarn_tensor *tarn__decoder_forward(tarn_decoder *decoder, tarn_tensor *tokens);
  * hidden_size]. RoPE is scaled for `length` tokens. In the open scope. NULL with an error. */
 tarn_tensor *tarn__decoder_hidden(tarn_decoder *decoder, tarn_tensor *tokens, int64_t length);
 
+/* True if several tokens of a sequence can be fed with the bits of single ones: the model is on the CPU, all of it. */
+bool tarn__decoder_can_feed_apart(const tarn_decoder *decoder);
+
+/* Appends tokens, 1 to TARN__ALONE_ROWS, which fit, to a sequence: the logits after each of them, [count, vocab_size],
+ * bitwise as tarn_decoder_feed_one() gives them one by one. RoPE must not depend on the length between them. In the
+ * open scope. NULL with an error, and nothing is changed. */
+tarn_tensor *tarn__decoder_feed_apart(tarn_decoder *decoder, int64_t sequence, const int32_t *tokens, int64_t count);
+
 /* Raises TARN_ERROR_MEMORY for a KV cache that does not fit: how much is missing, and which settings would fit.
  * Replaces the pending error, unless the free memory is unknown. Always false. */
 bool tarn__decoder_out_of_memory(const char *function, const tarn__kv_cache_shape *shape, const tarn_module *model,

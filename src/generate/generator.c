@@ -26,7 +26,8 @@ static tarn_generator *create(const char *function, tarn_module *model, const ta
         generator->ids = tarn__alloc(sizeof(*generator->ids) * (size_t)generator->count);
         generator->parts = tarn__alloc(sizeof(*generator->parts) * (size_t)generator->count);
     }
-    if (generator->decoder && generator->sequence && generator->ids && generator->parts)
+    if (generator->decoder && generator->sequence && generator->ids && generator->parts &&
+        tarn__speculation_open(&generator->speculation, generator->decoder, tokenizer, o))
         return generator;
     tarn_generator_free(generator);
     tarn__raise_within(function);
@@ -109,6 +110,7 @@ void tarn_generator_free(tarn_generator *generator)
     tarn__release(generator->ids, sizeof(*generator->ids) * (size_t)generator->count);
     tarn__release(generator->parts, sizeof(*generator->parts) * (size_t)generator->count);
     tarn__generator_drop_prompt(generator);
+    tarn__speculation_close(&generator->speculation);
     tarn_decoder_free(generator->decoder);
     tarn_module_free(generator->own_model);
     tarn_tokenizer_free(generator->own_tokenizer);
@@ -203,9 +205,22 @@ const int32_t *tarn_generator_tokens(const tarn_generator *generator, int64_t se
 bool tarn_generator_stop(tarn_generator *generator, int64_t sequence)
 {
     tarn__sequence *s = find("generator_stop", generator, sequence);
-    if (!s)
+    if (!s || !tarn__speculation_drop(&generator->speculation, generator->decoder, s->count - 1))
         return false;
     tarn__sequence_end(s);
+    return true;
+}
+
+bool tarn_generator_query_sized(const tarn_generator *generator, tarn_generator_stats *stats, size_t stats_size)
+{
+    const char *function = "generator_query";
+    if (!check_generator(function, generator))
+        return false;
+    if (!stats)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: stats is NULL", function);
+    const tarn_generator_stats *found = &generator->speculation.stats;
+    memset(stats, 0, stats_size);
+    memcpy(stats, found, stats_size < sizeof(*found) ? stats_size : sizeof(*found));
     return true;
 }
 
@@ -255,7 +270,8 @@ static bool check_options(const tarn_generator *w, int64_t count, const tarn_gen
                                                 : NULL;
     if (of_engines)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is for engines only", of_engines);
-    return tarn__generate_options_check(o, &w->decoder->info, w->tokenizer);
+    return tarn__speculation_check(&w->speculation, w->decoder, o) &&
+           tarn__generate_options_check(o, &w->decoder->info, w->tokenizer);
 }
 
 /* Replaces the state of the last prompt by that of the new options. */
@@ -328,7 +344,8 @@ static bool start(tarn_generator *w, int64_t sequence, const int32_t *tokens, in
         if (!tarn__sequence_add(s, tokens[i]))
             return false;
     tarn_tensor *all = tarn_from_i32(tokens, TARN_SHAPE(1, count), w->decoder->info.device);
-    if (!all || (s->options.repeat_penalty != 0 && !tarn_sampler_accept(s->sampler, all)))
+    if (!all || !tarn__speculation_begin(&w->speculation, s) ||
+        (s->options.repeat_penalty != 0 && !tarn_sampler_accept(s->sampler, all)))
         return false;
     tarn_tensor *logits = is_copy ? w->computed.logits : feed(w, sequence, all, same);
     s->is_active = logits && tarn__sequence_sample(s, logits);
@@ -340,6 +357,8 @@ static bool set_prompt(tarn_generator *w, int64_t sequence, const int32_t *token
                        const tarn_generate_options *o)
 {
     tarn__sequence *s = &w->sequence[sequence];
+    if (!tarn__speculation_drop(&w->speculation, w->decoder, s->count - 1))
+        return false;
     tarn__sequence_end(s);
     if (tarn__generator_has_output(w))
         return tarn__raise(TARN_ERROR_ARGUMENT,

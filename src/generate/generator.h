@@ -8,6 +8,7 @@
 #include "generate/constrain.h"
 #include "generate/decoder.h"
 #include "generate/generate_options.h"
+#include "generate/speculate.h"
 #include "generate/stop_buffer.h"
 
 /* One sequence. Its tokens are those in the KV cache and, while it is active, one more that was read and not yet
@@ -48,6 +49,7 @@ struct tarn_generator {
     tarn_tensor **parts; /* [count]: operands of a concat */
     bool is_on_host;     /* ids are valid; sequences before next_sequence have returned their output */
     tarn__computed_prompt computed;
+    tarn__speculation speculation; /* of the one sequence, with .speculate */
 };
 
 /* tarn_generator_prompt() and tarn_generator_next() for checked arguments; their errors lack the function's name. */
@@ -85,7 +87,7 @@ bool tarn__sequence_sample(tarn__sequence *s, tarn_tensor *logits);
 /* Appends a token. */
 bool tarn__sequence_add(tarn__sequence *s, int32_t token);
 
-/* Ends a sequence and drops its sampled token. */
+/* Ends a sequence and drops its sampled token. Proposed tokens are dropped before. */
 void tarn__sequence_end(tarn__sequence *s);
 
 #endif

@@ -2,7 +2,8 @@
  *
  * A step feeds the tokens read last of all active sequences in one batch and samples the next ones; they stay on the
  * device until an output is requested. Ended sequences stay in the batch with a dummy token, which is removed again
- * after the step. A single active sequence is fed alone. */
+ * after the step. A single active sequence is fed alone. With speculation the logits after a token may be known before
+ * it is read (speculate.h). */
 #include <math.h>
 #include <string.h>
 
@@ -90,10 +91,22 @@ static bool step_each(tarn_generator *w)
     return true;
 }
 
+/* The only sequence, with speculation. */
+static bool step_speculating(tarn_generator *w)
+{
+    tarn__sequence *s = &w->sequence[0];
+    tarn_tensor *logits = tarn__speculation_next(&w->speculation);
+    if (!logits)
+        logits = !tarn_failed() && slide_all(w) ? tarn__speculation_feed(&w->speculation, w->decoder, s) : NULL;
+    return sample_next(s, logits);
+}
+
 /* A single active sequence is fed alone: its feed needs no concat, and the others no dummy token. */
 static bool step(tarn_generator *w)
 {
     int64_t one = 0, active = count_active(w, &one);
+    if (active == 1 && w->sequence[one].options.speculate != TARN_SPECULATE_OFF)
+        return step_speculating(w);
     if (!slide_all(w))
         return false;
     if (active == 0)
@@ -117,6 +130,8 @@ bool tarn__generator_step(tarn_generator *w)
     w->next_sequence = 0;
     for (int64_t i = 0; !good && i < w->count; i++)
         tarn__sequence_end(&w->sequence[i]); /* their caches are no longer consistent */
+    if (!good)
+        tarn__speculation_drop(&w->speculation, w->decoder, w->sequence[0].count - 1);
     return good;
 }
 
@@ -159,8 +174,19 @@ static bool add_logprobs(tarn__sequence *s, tarn_output *output)
     return true;
 }
 
+/* Appends a token that was read, and compares it with the proposed one. Without its cache, the text is not reused. */
+static bool add_token(tarn_generator *w, tarn__sequence *s, int32_t token)
+{
+    if (!tarn__sequence_add(s, token))
+        return false;
+    if (tarn__speculation_accept(&w->speculation, w->decoder, s->count, token))
+        return true;
+    s->count = 0;
+    return false;
+}
+
 /* The output of a sequence whose token was read. */
-static bool make_output(const tarn_generator *w, int64_t sequence, tarn_output *output)
+static bool make_output(tarn_generator *w, int64_t sequence, tarn_output *output)
 {
     tarn__sequence *s = &w->sequence[sequence];
     int64_t token = w->ids[sequence];
@@ -173,7 +199,7 @@ static bool make_output(const tarn_generator *w, int64_t sequence, tarn_output *
     bool is_end = tarn__constraint_is_end(&s->constraint, token), is_done = false;
     if (is_end)
         output->token = -1;
-    else if (!tarn__sequence_add(s, (int32_t)token) || !add_logprobs(s, output) ||
+    else if (!add_token(w, s, (int32_t)token) || !add_logprobs(s, output) ||
              !tarn__constraint_accept(&s->constraint, (int32_t)token, &is_done))
         return false;
     bool is_full = !is_end && ++s->generated == s->most;
@@ -187,9 +213,10 @@ static bool make_output(const tarn_generator *w, int64_t sequence, tarn_output *
                             : is_done              ? TARN_FINISH_GRAMMAR
                             : is_full              ? TARN_FINISH_LENGTH
                                                    : TARN_FINISH_NONE;
-    if (output->finish_reason != TARN_FINISH_NONE)
-        tarn__sequence_end(s);
-    return true;
+    if (output->finish_reason == TARN_FINISH_NONE)
+        return true;
+    tarn__sequence_end(s);
+    return tarn__speculation_drop(&w->speculation, w->decoder, is_end ? s->count : s->count - 1);
 }
 
 /* Returns the outputs of one step in the order of the sequences; only then feeds the next step. */
@@ -208,6 +235,7 @@ bool tarn__generator_next(tarn_generator *w, tarn_output *output)
     if (make_output(w, sequence, output))
         return true;
     tarn__sequence_end(&w->sequence[sequence]);
+    tarn__speculation_drop(&w->speculation, w->decoder, w->sequence[sequence].count - 1);
     return false;
 }
 

@@ -412,6 +412,47 @@ static void penalties_keep_generated_tokens_from_coming_again(void **state)
 }
 
 /* Flags of earlier versions. */
+/* The model as its own draft is always right; a smaller vocabulary is refused. */
+static void speculation_writes_the_same_text(void **state)
+{
+    (void)state;
+    char text[512], command[3 * 512];
+    write_model(false);
+    expected_ids(&(tarn_generate_options){.max_tokens = 30}, text, sizeof(text));
+    const char *plain = "--ids 1,2,3 --max-tokens 30 --temperature 0 --device cpu";
+    snprintf(command, sizeof(command), "%s --speculate ngram --draft-tokens 5 2>/dev/null", plain);
+    assert_int_equal(run_command(with(command)), 0);
+    assert_string_equal(command_output, text);
+    snprintf(command, sizeof(command), "%s --draft-model %s 2>/dev/null", plain, scratch("model"));
+    assert_int_equal(run_command(with(command)), 0);
+    assert_string_equal(command_output, text);
+    snprintf(command, sizeof(command), "%s --speculate ngram 2>&1 >/dev/null", plain);
+    expect_command(with(command), 0, "proposed tokens accepted");
+    snprintf(command, sizeof(command), "%s --speculate draft --draft-model %s --json", plain, scratch("model"));
+    assert_int_equal(run_command(with(command)), 0);
+    assert_contains(command_output, "\"proposed_tokens\":");
+    assert_contains(command_output, "\"accepted_tokens\":");
+    snprintf(command, sizeof(command), "%s --json", plain);
+    assert_int_equal(run_command(with(command)), 0);
+    assert_null(strstr(command_output, "proposed_tokens"));
+    static const char *const wrong[][2] = {
+        {"--speculate lookup", "--speculate: 'lookup' must be off, ngram or draft"},
+        {"--speculate draft", "--speculate draft needs --draft-model"},
+        {"--speculate ngram --draft-model x", "--draft-model needs --speculate draft, or no --speculate"},
+        {"--draft-tokens 3", "--draft-tokens needs --speculate ngram or --draft-model"},
+        {"--speculate ngram --n 2", "--speculate is for one sequence; give --n 1"}};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        snprintf(command, sizeof(command), "%s %s 2>&1 >/dev/null", plain, wrong[i][0]);
+        expect_command(with(command), 2, wrong[i][1]);
+    }
+    const tarn_gpt2_config config = {.vocab_size = 48, .context = 40, .layers = 1, .heads = 2, .hidden_size = 16};
+    tarn_module *other = tarn_model_gpt2(&config, CPU, 3);
+    assert_true(tarn_model_write(other, scratch("other")));
+    tarn_module_free(other);
+    snprintf(command, sizeof(command), "%s --draft-model %s 2>&1 >/dev/null", plain, scratch("other"));
+    expect_command(with(command), 2, "the draft model has a vocabulary of 48 tokens; it must be the model's, of 50");
+}
+
 static void old_flags_are_accepted(void **state)
 {
     (void)state;
@@ -442,6 +483,7 @@ int main(void)
         in_scope(several_texts_are_written_at_once),
         in_scope(texts_follow_a_grammar),
         in_scope(penalties_keep_generated_tokens_from_coming_again),
+        in_scope(speculation_writes_the_same_text),
         in_scope(old_flags_are_accepted),
         in_scope(wrong_calls_are_refused),
     };

@@ -279,6 +279,8 @@ static void generators(void **state)
     REFUSE(tarn_generator_tokens, tarn_generator_tokens(generator, 0, NULL));
     REFUSE(tarn_generator_stop, tarn_generator_stop(NULL, 0));
     REFUSE(tarn_generator_stop, tarn_generator_stop(generator, -1));
+    REFUSE(tarn_generator_query_sized, tarn_generator_query(NULL, &(tarn_generator_stats){0}));
+    REFUSE(tarn_generator_query_sized, tarn_generator_query(generator, NULL));
     assert_false(tarn_generator_next(generator, &output)); /* nothing was begun: no error */
     tarn_generator_prompt(generator, 0, prompt, 1, NULL);
     tarn_generator_prompt(generator, 1, prompt, 2, NULL);

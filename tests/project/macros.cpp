@@ -184,6 +184,8 @@ static void models(tarn_device cpu)
     REFUSED(tarn_generator_prompt(NULL, 0, &token, 1, NULL));
     REFUSED(tarn_generator_prompt_text(NULL, 0, "a", 1, NULL));
     REFUSED(tarn_generator_next(NULL, &piece));
+    tarn_generator_stats generator_stats;
+    REFUSED(tarn_generator_query(NULL, &generator_stats));
     REFUSED(tarn_decode_measure(&timing, NULL));
 }
 

@@ -26,10 +26,13 @@ typedef struct chat {
     tarn_run_weights weights;
     const tarn__options *options;
     tarn_kv_type kv_type;
+    tarn_speculate speculate;
     bool forgets;        /* --on-full forget: drops the oldest turns when the context is full */
     bool is_interactive; /* standard input is a terminal */
     tarn_module *model;
     tarn_tokenizer *tokenizer;
+    tarn_module *draft; /* NULL: none */
+    tarn_tokenizer *draft_tokenizer;
     tarn_generator *writer;
     tarn_grammar *grammar; /* of every answer; NULL: none */
     int64_t context;
@@ -164,6 +167,8 @@ static bool begin(chat *c, const int32_t *tokens, int64_t count)
                                        .presence_penalty = o->presence_penalty,
                                        .seed = c->seed++,
                                        .grammar = c->grammar,
+                                       .speculate = c->speculate,
+                                       .draft_tokens = o->draft_tokens,
                                        .stop = &c->stop,
                                        .stop_count = c->stop >= 0};
     return tarn_generator_prompt(c->writer, 0, tokens, count, &how);
@@ -390,9 +395,12 @@ static bool open_writer(chat *c)
         return false;
     c->context = o->context ? o->context : info.context < DEFAULT_CONTEXT ? info.context : DEFAULT_CONTEXT;
     c->stop = tarn_chat_eot(c->tokenizer);
-    c->writer = tarn_generator_new(
-        c->model, c->tokenizer,
-        &(tarn_generator_options){.context = c->context, .kv_type = c->kv_type, .prefill_chunk = o->prefill_chunk});
+    c->writer = tarn_generator_new(c->model, c->tokenizer,
+                                   &(tarn_generator_options){.context = c->context,
+                                                             .kv_type = c->kv_type,
+                                                             .prefill_chunk = o->prefill_chunk,
+                                                             .draft = c->draft,
+                                                             .draft_tokenizer = c->draft_tokenizer});
     return c->writer != NULL;
 }
 
@@ -406,6 +414,9 @@ static void catch_interrupts(void)
 
 static int run(chat *c)
 {
+    int status = tarn__lm_draft("chat", c->options, &c->draft, &c->draft_tokenizer);
+    if (status != TARN__DONE)
+        return status;
     if (!open_writer(c)) {
         bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
         tarn__print_error("chat");
@@ -414,7 +425,7 @@ static int run(chat *c)
     tarn_model_info info;
     if (!tarn_model_query(c->model, &info))
         return library_error(c);
-    int status = tarn__lm_grammar("chat", c->options, c->tokenizer, &info, &c->grammar);
+    status = tarn__lm_grammar("chat", c->options, c->tokenizer, &info, &c->grammar);
     if (status != TARN__DONE)
         return status;
     if (c->options->system && !tarn__history_add(&c->history, "system", c->options->system, NULL))
@@ -424,6 +435,8 @@ static int run(chat *c)
         fprintf(stderr, "%s, context of %lld tokens; /reset, /system TEXT, %s/exit; Ctrl-C ends an answer\n",
                 tarn_chat_name(c->tokenizer), (long long)c->context, c->tools.text ? "/tool RESULT, " : "");
     talk(c);
+    if (c->speculate != TARN_SPECULATE_OFF)
+        tarn__lm_print_speculation(c->writer);
     return c->status;
 }
 
@@ -449,6 +462,8 @@ int tarn__chat(const tarn__options *options)
     }
     int status = tarn__lm_options("chat", options, &c.kv_type);
     if (status == TARN__DONE)
+        status = tarn__lm_speculate_options("chat", options, &c.speculate);
+    if (status == TARN__DONE)
         status = tarn__checkpoint_use("chat", options, &c.weights);
     if (status == TARN__DONE && options->tools)
         status = tarn__tools_read(options->tools, &c.tools);
@@ -459,6 +474,8 @@ int tarn__chat(const tarn__options *options)
     tarn_generator_free(c.writer);
     tarn_grammar_free(c.grammar);
     tarn_tokenizer_free(c.tokenizer);
+    tarn_tokenizer_free(c.draft_tokenizer);
+    tarn_module_free(c.draft);
     tarn_module_free(c.model);
     return status;
 }

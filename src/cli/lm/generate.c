@@ -33,8 +33,10 @@ typedef struct text {
 typedef struct job {
     const tarn__options *options;
     tarn_kv_type kv_type;
-    tarn_module *model;
-    tarn_tokenizer *tokenizer; /* NULL: token ids only */
+    tarn_speculate speculate;
+    tarn_module *model, *draft; /* draft NULL: none */
+    tarn_tokenizer *tokenizer;  /* NULL: token ids only */
+    tarn_tokenizer *draft_tokenizer;
     tarn_model_info info;
     tarn__prompt prompt;
     tarn_generator *writer;
@@ -167,6 +169,11 @@ static void print_speed(tarn__json *json, const job *w)
     tarn__json_real(json, "first_token_ms", 1e3 * (w->first - w->began), 3);
     tarn__json_real(json, "tokens_per_second",
                     wrote > 0 && all > w->options->sequences ? (double)(all - w->options->sequences) / wrote : 0, 2);
+    tarn_generator_stats stats;
+    if (w->speculate == TARN_SPECULATE_OFF || !tarn_generator_query(w->writer, &stats))
+        return;
+    tarn__json_int(json, "proposed_tokens", stats.proposed_tokens);
+    tarn__json_int(json, "accepted_tokens", stats.accepted_tokens);
 }
 
 /* `ends` is indexed by tarn_finish_reason. */
@@ -232,10 +239,13 @@ static bool begin(job *w)
     if (!plan(w, &tokens, &context))
         return false;
     w->context = context;
-    w->writer = tarn_generator_new(
-        w->model, w->tokenizer,
-        &(tarn_generator_options){
-            .sequences = o->sequences, .context = context, .kv_type = w->kv_type, .prefill_chunk = o->prefill_chunk});
+    w->writer = tarn_generator_new(w->model, w->tokenizer,
+                                   &(tarn_generator_options){.sequences = o->sequences,
+                                                             .context = context,
+                                                             .kv_type = w->kv_type,
+                                                             .prefill_chunk = o->prefill_chunk,
+                                                             .draft = w->draft,
+                                                             .draft_tokenizer = w->draft_tokenizer});
     for (int64_t i = 0; w->writer && i < o->sequences; i++) {
         const tarn_generate_options how = {.max_tokens = tokens,
                                            .temperature = o->temperature,
@@ -253,6 +263,8 @@ static bool begin(job *w)
                                            .logprobs = o->top_logprobs > 0,
                                            .top_logprobs = (int)o->top_logprobs,
                                            .grammar = w->grammar,
+                                           .speculate = w->speculate,
+                                           .draft_tokens = o->draft_tokens,
                                            .slide = !o->no_slide && context > 1};
         if (!tarn_generator_prompt(w->writer, i, w->prompt.tokens, w->prompt.count, &how))
             return false;
@@ -308,6 +320,8 @@ static int generate(job *w)
         (w->options->json ? print_json : print_text)(w, i);
     if (w->streams)
         printf("\n");
+    if (w->speculate != TARN_SPECULATE_OFF && !w->options->json)
+        tarn__lm_print_speculation(w->writer);
     return TARN__DONE;
 }
 
@@ -324,7 +338,9 @@ static int run(job *w)
         return tarn__print_error("generate");
     if (!o->ids && !(w->tokenizer = tarn__lm_tokenizer(o)))
         return tarn__print_error("generate");
-    status = tarn__lm_grammar("generate", o, w->tokenizer, &w->info, &w->grammar);
+    status = tarn__lm_draft("generate", o, &w->draft, &w->draft_tokenizer);
+    if (status == TARN__DONE)
+        status = tarn__lm_grammar("generate", o, w->tokenizer, &w->info, &w->grammar);
     if (status == TARN__DONE)
         status = tarn__prompt_read(&w->prompt, o, w->tokenizer, &w->info);
     if (status != TARN__DONE)
@@ -347,6 +363,8 @@ static void close_job(job *w)
     tarn_grammar_free(w->grammar);
     tarn__prompt_free(&w->prompt);
     tarn_tokenizer_free(w->tokenizer);
+    tarn_tokenizer_free(w->draft_tokenizer);
+    tarn_module_free(w->draft);
     tarn_module_free(w->model);
 }
 
@@ -363,6 +381,8 @@ int tarn__generate(const tarn__options *options)
     if (options->repeat_last_n && options->repeat_penalty == 1)
         return misuse("--repeat-last-n needs --repeat-penalty");
     int status = tarn__lm_options("generate", options, &w.kv_type);
+    if (status == TARN__DONE)
+        status = tarn__lm_speculate_options("generate", options, &w.speculate);
     if (status == TARN__DONE)
         status = run(&w);
     close_job(&w);

@@ -27,6 +27,17 @@ int tarn__lm_grammar_options(const char *command, const tarn__options *options);
 int tarn__lm_grammar(const char *command, const tarn__options *options, const tarn_tokenizer *tokenizer,
                      const tarn_model_info *info, tarn_grammar **grammar);
 
+/* Parses --speculate, and checks it against --draft-model, --draft-tokens and --n. TARN__DONE, or TARN__MISUSED with a
+ * message on standard error. */
+int tarn__lm_speculate_options(const char *command, const tarn__options *options, tarn_speculate *speculate);
+
+/* Opens the model and the tokenizer of --draft-model; both stay NULL without it. The caller owns them, after a failure
+ * too. Returns an exit status, with a message on standard error if it is not TARN__DONE. */
+int tarn__lm_draft(const char *command, const tarn__options *options, tarn_module **draft, tarn_tokenizer **tokenizer);
+
+/* Prints on standard error how many proposed tokens were accepted. */
+void tarn__lm_print_speculation(const tarn_generator *generator);
+
 /* A prompt; owns its arrays. */
 typedef struct tarn__prompt {
     tarn__input text; /* empty: tokens only */

@@ -90,7 +90,12 @@ static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t c
     if (o->cache_salt > INT64_MAX)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".cache_salt is %llu; it must be less than 2^63",
                            (unsigned long long)o->cache_salt);
-    const char *unsupported = o->slide ? "slide" : o->keep ? "keep" : o->on_token ? "on_token" : NULL;
+    const char *unsupported = o->slide          ? "slide"
+                              : o->keep         ? "keep"
+                              : o->on_token     ? "on_token"
+                              : o->speculate    ? "speculate"
+                              : o->draft_tokens ? "draft_tokens"
+                                                : NULL;
     if (unsupported)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is not supported by engines", unsupported);
     return tarn__generate_options_check(o, &e->info, e->options.tokenizer);

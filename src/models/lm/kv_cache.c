@@ -102,9 +102,11 @@ static void drop_lengths(tarn__kv_cache_device *dev)
  * them. False with an error. */
 static bool compute_lengths(const tarn__kv_cache *cache, tarn__kv_cache_device *dev)
 {
-    if (cache->step.is_uniform || dev->lengths)
+    const tarn__kv_cache_step *s = &cache->step;
+    if ((s->is_uniform && !s->is_apart) || dev->lengths)
         return true;
-    tarn_tensor *lengths = tarn_add(dev->offsets, tarn_scalar((double)cache->step.tokens));
+    tarn_tensor *lengths = s->is_apart ? tarn_add(tarn_squeeze(dev->positions, 1), tarn_scalar(1))
+                                       : tarn_add(dev->offsets, tarn_scalar((double)s->tokens));
     dev->lengths = lengths ? tarn__scope_take(lengths) : NULL;
     return dev->lengths != NULL;
 }
@@ -118,12 +120,21 @@ static bool begin_dev(const tarn__kv_cache *cache, tarn__kv_cache_device *dev)
     drop_lengths(dev);
     if (s->is_uniform) {
         dev->positions = tarn_arange((double)at, (double)(at + s->tokens), 1, TARN_I64, dev->device);
+        dev->positions = dev->positions && s->is_apart ? tarn_unsqueeze(dev->positions, 1) : dev->positions;
         return dev->offsets && dev->positions;
     }
     dev->positions = tarn_unsqueeze(dev->offsets, 1);
     if (s->tokens > 1)
         dev->positions = tarn_add(dev->positions, tarn_arange(0, (double)s->tokens, 1, TARN_I64, dev->device));
     return dev->offsets && dev->positions;
+}
+
+static bool begin_devs(tarn__kv_cache *cache)
+{
+    bool good = true;
+    for (int i = 0; good && i < cache->dev_count; i++)
+        good = begin_dev(cache, &cache->dev[i]);
+    return good;
 }
 
 /* A captured step (max_keys given) never uses the host's lengths, which would be fixed in the graph. */
@@ -133,10 +144,18 @@ bool tarn__kv_cache_begin_step(tarn__kv_cache *cache, int64_t first, int64_t cou
     *s = (tarn__kv_cache_step){.first = first, .count = count, .tokens = tokens, .max_keys = max_keys};
     s->is_uniform = max_keys == 0 && have_equal_lengths(cache, first, count);
     s->max_keys = max_keys ? max_keys : max_length(cache, first, count) + tokens;
-    bool good = true;
-    for (int i = 0; good && i < cache->dev_count; i++)
-        good = begin_dev(cache, &cache->dev[i]);
-    return good;
+    return begin_devs(cache);
+}
+
+bool tarn__kv_cache_begin_apart(tarn__kv_cache *cache, int64_t sequence, int64_t tokens)
+{
+    cache->step = (tarn__kv_cache_step){.first = sequence,
+                                        .count = 1,
+                                        .tokens = tokens,
+                                        .max_keys = cache->length[sequence] + tokens,
+                                        .is_uniform = true,
+                                        .is_apart = true};
+    return begin_devs(cache);
 }
 
 void tarn__kv_cache_advance(tarn__kv_cache *cache, int64_t first, int64_t count, int64_t tokens)
@@ -194,7 +213,7 @@ bool tarn__kv_cache_copy_prefix(tarn__kv_cache *cache, int64_t from, int64_t to,
 /* ---- keys and values --------------------------------------------------------------------------------------------- */
 
 /* Writes x [B, heads, T, …] after the rows of the step's sequences: a slice where lengths are uniform, else
- * scattered by the device's offsets. */
+ * scattered by the device's offsets. Tokens that are apart are [T, heads, 1, …]. */
 static bool write_step(const tarn__kv_cache *cache, int64_t layer, tarn_tensor *whole, tarn_tensor *x)
 {
     const tarn__kv_cache_step *s = &cache->step;
@@ -202,6 +221,7 @@ static bool write_step(const tarn__kv_cache *cache, int64_t layer, tarn_tensor *
     if (!slots || !x)
         return false;
     int64_t at = cache->length[s->first];
+    x = s->is_apart ? tarn_transpose(x, 0, 2) : x;
     if (s->is_uniform)
         return tarn_copy(tarn_slice(slots, 2, at, at + s->tokens), x);
     return tarn__write_rows("cache", slots, 2, dev_of(cache, layer)->offsets, tarn_cast(x, tarn_dtype_of(slots)));
@@ -212,6 +232,16 @@ static tarn_tensor *valid_rows(const tarn__kv_cache *cache, tarn_tensor *whole)
 {
     const tarn__kv_cache_step *s = &cache->step;
     return whole ? tarn_slice(tarn_slice(whole, 0, s->first, s->first + s->count), 2, 0, s->max_keys) : NULL;
+}
+
+/* Rows for every batch of the queries: tokens that are apart share those of their sequence. NULL for NULL. */
+static tarn_tensor *share_rows(const tarn__kv_cache *cache, tarn_tensor *rows)
+{
+    if (!rows || !cache->step.is_apart)
+        return rows;
+    tarn_shape shape = tarn_shape_of(rows);
+    shape.size[0] = cache->step.tokens;
+    return tarn_expand(rows, shape);
 }
 
 /* Appends x, quantized if the cache is. */
@@ -247,12 +277,14 @@ tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_te
         .causal = true, .scale = how->scale, .lengths = dev->lengths, .window = how->window, .softcap = how->softcap};
     tarn_dtype dtype = tarn_dtype_of(queries);
     if (dtype != cache->shape.dtype && tarn__attention_quant_kv_fits(queries, key->rows)) {
-        tarn_tensor *k = valid_rows(cache, key->rows), *v = valid_rows(cache, value->rows),
-                    *k_scale = valid_rows(cache, key->scale), *v_scale = valid_rows(cache, value->scale);
+        tarn_tensor *k = share_rows(cache, valid_rows(cache, key->rows)),
+                    *v = share_rows(cache, valid_rows(cache, value->rows)),
+                    *k_scale = share_rows(cache, valid_rows(cache, key->scale)),
+                    *v_scale = share_rows(cache, valid_rows(cache, value->scale));
         return tarn_failed() ? NULL : tarn__attention_quant_kv(queries, k, v, k_scale, v_scale, &options);
     }
     tarn_tensor *k = all_rows(cache, key, dtype), *v = k ? all_rows(cache, value, dtype) : NULL;
-    return v ? tarn_attention(queries, k, v, &options) : NULL;
+    return v ? tarn_attention(queries, share_rows(cache, k), share_rows(cache, v), &options) : NULL;
 }
 
 /* One token per sequence in one fused kernel, if the device has it; sets *is_done. */

@@ -31,6 +31,7 @@ typedef struct tarn__kv_cache_step {
     int64_t first, count, tokens; /* sequences first … first + count - 1, and tokens of each */
     int64_t max_keys;             /* keys to attend to, at most */
     bool is_uniform;              /* all sequences have one length, known to the host: slices instead of indices */
+    bool is_apart;                /* of one sequence, whose tokens attend as if each were a step of its own */
 } tarn__kv_cache_step;
 
 /* State per device that has layers. `sequence_lengths` and `lengths` are retained; the others belong to the scope of
@@ -39,8 +40,9 @@ typedef struct tarn__kv_cache_device {
     tarn_device device;
     tarn_tensor *sequence_lengths; /* i64 [batch] */
     tarn_tensor *offsets;          /* i64 [count]: index of the step's first token */
-    tarn_tensor *positions;        /* i64 [tokens], or [count, tokens] */
-    tarn_tensor *lengths;          /* i64 [count], the step's tokens included; NULL until a layer needs them */
+    tarn_tensor *positions;        /* i64 [tokens], [count, tokens], or [tokens, 1] where they are apart */
+    tarn_tensor *lengths;          /* i64 [count], the step's tokens included; NULL until a layer needs them; or
+                                      [tokens] where they are apart */
 } tarn__kv_cache_device;
 
 typedef struct tarn__kv_cache {
@@ -70,6 +72,10 @@ int64_t tarn__kv_cache_token_bytes(const tarn__kv_cache_shape *shape, int64_t la
  * bound the keys; else the device's lengths do, which are at most `max_keys` after the step, so that the step can be
  * captured and replayed. In the open scope. False with an error. */
 bool tarn__kv_cache_begin_step(tarn__kv_cache *cache, int64_t first, int64_t count, int64_t tokens, int64_t max_keys);
+
+/* Begins a step of `tokens` tokens of one sequence, which fit, and which the model gets as [tokens, 1]: each has the
+ * bits that it would have as a step of its own, where the matmuls give each row the bits that it has alone. */
+bool tarn__kv_cache_begin_apart(tarn__kv_cache *cache, int64_t sequence, int64_t tokens);
 
 /* Ends the step: advances the lengths on the devices. */
 bool tarn__kv_cache_end_step(tarn__kv_cache *cache);
