@@ -13,10 +13,14 @@
  *         for (tarn_engine_output output; tarn_engine_next(engine, &output);)
  *             use(output.request, output.token, output.finish_reason);
  *
+ * Adapters: requests may choose one of several LoRA adapters each, and are computed in one step: the model's weights
+ * for all of them together, then each adapter's update for the tokens of its own requests.
+ *
  * Masks of grammars are computed by threads of the engine: a request whose mask takes long is left out of the steps of
  * the others. With a grammar the last output has no token, unless a stop string ended the request.
  *
- * Threads: one thread at a time steps and reads outputs: tarn_engine_step(), tarn_engine_next() and tarn_engine_free().
+ * Threads: one thread at a time steps and reads outputs: tarn_engine_step(), tarn_engine_next(),
+ * tarn_engine_add_adapter() and tarn_engine_free().
  * Meanwhile any threads may call tarn_engine_add(), tarn_engine_cancel(), tarn_engine_query(), tarn_engine_requests(),
  * tarn_engine_wait() and tarn_engine_wake(), which never wait for a step. An error is that of the thread that called.
  */
@@ -57,6 +61,13 @@ typedef struct tarn_engine_options {
 TARN_API tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options *options,
                                             size_t options_size);
 #define tarn_engine_new(model, ...) tarn_engine_new_sized(model, __VA_ARGS__, sizeof(tarn_engine_options))
+
+/* Adds a LoRA adapter that requests may choose by .adapter: a folder written by PEFT or tarn_lora_save(), or a GGUF
+ * file, with DoRA too. The model, which must have no adapters of its own, stays as it is. Requests of different
+ * adapters share no pages. On the CPU the tokens of a request are bit for bit those of an engine of the model with this
+ * adapter alone, loaded by tarn_lora_load(). Errors: adapters of another model, and those that replace parameters of
+ * the model (modules to save, trained tokens). Returns the adapter's number, from 1 on; -1 on error. */
+TARN_API int64_t tarn_engine_add_adapter(tarn_engine *engine, const char *path);
 
 /* Adds a request: a prompt of at least one token and of fewer than the context. Copies what it needs, and keeps the
  * grammar. All options apply, except .slide, .keep and .on_token, which are errors, and .no_capture. Several samples of
@@ -143,6 +154,7 @@ typedef struct tarn_engine_request {
     int64_t pages;                        /* shared ones included; without those before the window */
     int64_t preemptions;                  /* how often it was preempted */
     double wait_ms, prompt_ms, decode_ms; /* as in tarn_engine_output, up to now */
+    int64_t adapter;                      /* number; 0: none */
 } tarn_engine_request;
 
 /* Describes the first `capacity` requests that have not ended, oldest first; `requests` may be NULL where `capacity` is

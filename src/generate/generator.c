@@ -267,6 +267,7 @@ static bool check_options(const tarn_generator *w, int64_t count, const tarn_gen
     const char *of_engines = o->prompt_logprobs ? "prompt_logprobs"
                              : o->prompt_only   ? "prompt_only"
                              : o->cache_salt    ? "cache_salt"
+                             : o->adapter       ? "adapter"
                                                 : NULL;
     if (of_engines)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is for engines only", of_engines);

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
+#include "nn/lora_groups.h"
 #include "ops/internal.h"
 
 #define EMBEDDING_A "lora_embedding_A"
@@ -30,6 +31,11 @@ tarn_tensor *tarn__adapter_weight(const tarn_module *layer, int which)
     if (layer->adapter->is_embedding)
         return tarn__module_own(layer, which == TARN__ADAPTER_A ? EMBEDDING_A : EMBEDDING_B);
     return tarn__module_own(layer->child[which], "weight");
+}
+
+tarn_tensor *tarn__adapter_factor(const tarn_module *layer)
+{
+    return tarn__module_own(layer, FACTOR);
 }
 
 bool tarn__is_embedding(const tarn_module *module)
@@ -58,8 +64,7 @@ static bool drops_out(const tarn_module *layer)
     return layer->adapter && layer->adapter->dropout > 0 && layer->training;
 }
 
-/* y + h in the wider dtype of both, times `factor` unless that is NULL, in y's dtype. */
-static tarn_tensor *add_wide(tarn_tensor *y, tarn_tensor *h, tarn_tensor *factor)
+tarn_tensor *tarn__lora_add_wide(tarn_tensor *y, tarn_tensor *h, tarn_tensor *factor)
 {
     if (!y || !h)
         return NULL;
@@ -83,8 +88,45 @@ static tarn_tensor *compose_magnitude(const tarn_module *layer, tarn_tensor *y, 
                     layer->name);
         return NULL;
     }
-    y = add_wide(y, h, tarn__module_own(layer, FACTOR));
+    y = tarn__lora_add_wide(y, h, tarn__module_own(layer, FACTOR));
     return y && bias ? tarn_add(y, bias) : y;
+}
+
+tarn_tensor *tarn__lora_base(const tarn_module *layer, tarn_tensor *x, tarn_tensor *bias)
+{
+    tarn_tensor *weight = tarn__module_own(layer, "weight");
+    return layer->linear == TARN__LINEAR_IN_OUT ? tarn__linear_in_out(x, weight, bias)
+                                                : tarn_linear_apply(x, weight, bias);
+}
+
+/* h [.., rank], the smallest of the tensors, times the scale. */
+static tarn_tensor *scaled(tarn_tensor *h, double scale)
+{
+    return h && scale != 1 ? tarn_mul(h, tarn_scalar(scale)) : h;
+}
+
+tarn_tensor *tarn__lora_low_rank(tarn_tensor *x, tarn_tensor *a, tarn_tensor *b, double scale)
+{
+    tarn_tensor *h = as(x, a->view.dtype);
+    h = scaled(h ? tarn_linear_apply(h, a, NULL) : NULL, scale);
+    return h ? tarn_linear_apply(h, b, NULL) : NULL;
+}
+
+/* True where the layer's update is added as that of a group's rows (lora_groups.h), so that a request's results are
+ * bitwise identical by either. */
+static bool adds_as_groups(const tarn_module *layer)
+{
+    const tarn__adapter *adapter = layer->adapter;
+    return tarn__batch_invariant() && adapter && !adapter->is_tokens && !adapter->has_magnitude &&
+           !tarn_grad_enabled() && !drops_out(layer);
+}
+
+static tarn_tensor *add_update(const tarn_module *layer, tarn_tensor *x, tarn_tensor *y)
+{
+    bool good =
+        tarn__lora_add(tarn__rows_of("lora", x), tarn__adapter_weight(layer, TARN__ADAPTER_A),
+                       tarn__adapter_weight(layer, TARN__ADAPTER_B), layer->adapter->scale, tarn__rows_of("lora", y));
+    return good ? y : NULL;
 }
 
 /* The layer's own output, plus the adapter's term. */
@@ -92,38 +134,39 @@ static tarn_tensor *compose(const tarn_module *layer, tarn_tensor *x)
 {
     const tarn__adapter *adapter = layer->adapter;
     bool has_magnitude = adapter && adapter->has_magnitude;
-    tarn_tensor *weight = tarn__module_own(layer, "weight"),
-                *bias = has_magnitude ? NULL : tarn__module_own(layer, "bias");
-    tarn_tensor *y = layer->linear == TARN__LINEAR_IN_OUT ? tarn__linear_in_out(x, weight, bias)
-                                                          : tarn_linear_apply(x, weight, bias);
+    tarn_tensor *y = tarn__lora_base(layer, x, has_magnitude ? NULL : tarn__module_own(layer, "bias"));
     if (!adapter || !y)
         return y;
     if (adapter->is_tokens)
         return tarn__tokens_logits(layer, x, y);
+    if (adds_as_groups(layer))
+        return add_update(layer, x, y);
     tarn_tensor *h = as(x, tarn__adapter_weight(layer, TARN__ADAPTER_A)->view.dtype);
     if (h && drops_out(layer))
         h = tarn_dropout(h, adapter->dropout);
-    h = h ? tarn_forward(layer->child[TARN__ADAPTER_A], h) : NULL;
-    if (h && adapter->scale != 1) /* on (.., rank), the smallest of the tensors */
-        h = tarn_mul(h, tarn_scalar(adapter->scale));
+    h = scaled(h ? tarn_forward(layer->child[TARN__ADAPTER_A], h) : NULL, adapter->scale);
     h = h ? tarn_forward(layer->child[TARN__ADAPTER_B], h) : NULL;
-    return has_magnitude ? compose_magnitude(layer, y, h) : add_wide(y, h, NULL);
+    return has_magnitude ? compose_magnitude(layer, y, h) : tarn__lora_add_wide(y, h, NULL);
+}
+
+tarn_tensor *tarn__lora_embedding_update(tarn_tensor *index, tarn_tensor *a, tarn_tensor *b, double scale)
+{
+    a = tarn_transpose(a, 0, 1);
+    tarn_tensor *h = scaled(a ? tarn_embedding(a, index) : NULL, scale);
+    return h ? tarn_linear_apply(h, b, NULL) : NULL;
 }
 
 /* Rows of Aᵀ are looked up as those of the weight are. An embedding has no dropout, as in PEFT. */
 tarn_tensor *tarn__lora_embedding(const tarn_module *embedding, tarn_tensor *index, tarn_tensor *y)
 {
     const tarn__adapter *adapter = embedding->adapter;
-    if (!adapter || !y)
-        return y;
+    if (!y || !adapter)
+        return y ? tarn__lora_groups_add_embedding(embedding, index, y) : NULL;
     if (adapter->is_tokens)
         return tarn__tokens_embedding(embedding, index, y);
-    tarn_tensor *a = tarn_transpose(tarn__adapter_weight(embedding, TARN__ADAPTER_A), 0, 1);
-    tarn_tensor *h = a ? tarn_embedding(a, index) : NULL;
-    if (h && adapter->scale != 1)
-        h = tarn_mul(h, tarn_scalar(adapter->scale));
-    h = h ? tarn_linear_apply(h, tarn__adapter_weight(embedding, TARN__ADAPTER_B), NULL) : NULL;
-    return add_wide(y, h, NULL);
+    tarn_tensor *h = tarn__lora_embedding_update(index, tarn__adapter_weight(embedding, TARN__ADAPTER_A),
+                                                 tarn__adapter_weight(embedding, TARN__ADAPTER_B), adapter->scale);
+    return tarn__lora_add_wide(y, h, NULL);
 }
 
 /* Of x's dtype, on its device. */
@@ -138,7 +181,7 @@ static bool can_fuse(tarn_module *const *layer, int count, tarn_tensor *x)
 {
     bool any = false, can = tarn__is_float(x->view.dtype) && !x->is_constant && x->view.rank > 0;
     for (int i = 0; can && i < count; i++) {
-        if (layer[i]->adapter && layer[i]->adapter->is_tokens)
+        if (layer[i]->adapter && (layer[i]->adapter->is_tokens || adds_as_groups(layer[i])))
             return false;
         tarn_tensor *weight = tarn__module_own(layer[i], "weight"), *bias = tarn__module_own(layer[i], "bias");
         can = matches(x, weight) && !tarn_needs_grad(weight) &&
@@ -159,7 +202,7 @@ bool tarn__lora_forward_shared(tarn_module *const *layer, int count, tarn_tensor
     bool good = true;
     if (!can_fuse(layer, count, x)) {
         for (int i = 0; good && i < count; i++)
-            good = (y[i] = compose(layer[i], x)) != NULL;
+            good = (y[i] = tarn__lora_groups_add(layer[i], x, compose(layer[i], x))) != NULL;
     } else {
         for (int i = 0; i < count; i++) {
             fused[i].weight = tarn__module_own(layer[i], "weight"), fused[i].bias = tarn__module_own(layer[i], "bias");

@@ -46,6 +46,14 @@ bool tarn__lora_forward_shared(tarn_module *const *layer, int count, tarn_tensor
  * is NULL too, with an error. */
 tarn_tensor *tarn__lora_embedding(const tarn_module *embedding, tarn_tensor *index, tarn_tensor *y);
 
+/* Parts of these for one adapter (lora_groups.h): the layer's own output for x, with a bias or NULL; scale · B(A(x)) in
+ * the dtype of A; y + h in the wider dtype of both, times `factor` unless that is NULL, in y's dtype; and scale ·
+ * Aᵀ[index] · Bᵀ. The results belong to the open scope. NULL with an error. */
+tarn_tensor *tarn__lora_base(const tarn_module *layer, tarn_tensor *x, tarn_tensor *bias);
+tarn_tensor *tarn__lora_low_rank(tarn_tensor *x, tarn_tensor *a, tarn_tensor *b, double scale);
+tarn_tensor *tarn__lora_add_wide(tarn_tensor *y, tarn_tensor *h, tarn_tensor *factor);
+tarn_tensor *tarn__lora_embedding_update(tarn_tensor *index, tarn_tensor *a, tarn_tensor *b, double scale);
+
 /* True for an embedding, by its kind. */
 bool tarn__is_embedding(const tarn_module *module);
 
@@ -87,7 +95,8 @@ tarn_tensor *tarn__tokens_embedding(const tarn_module *embedding, tarn_tensor *i
 tarn_tensor *tarn__tokens_logits(const tarn_module *head, tarn_tensor *x, tarn_tensor *y);
 tarn_tensor *tarn__tokens_weight(const tarn_module *layer, tarn_dtype dtype);
 
-/* A or B of a layer or an embedding that has an adapter. Borrowed. */
+/* A or B of a layer or an embedding that has an adapter, and DoRA's factor of one that has it. Borrowed. */
 tarn_tensor *tarn__adapter_weight(const tarn_module *layer, int which);
+tarn_tensor *tarn__adapter_factor(const tarn_module *layer);
 
 #endif

@@ -120,6 +120,10 @@ typedef struct tarn__lora_linear {
  * which has an adapter; all of one dtype on one device. One operation, so that x is read once for all adapters. */
 bool tarn__lora_linears(tarn_tensor *x, const tarn__lora_linear *layers, int count, bool in_out, tarn_tensor **y);
 
+/* y += scale · (x · aᵀ) · bᵀ in place, for x [rows, in] and y [rows, out] of one dtype; a [rank, in] and b [out, rank],
+ * of one dtype too, which may be another: then the sum is taken in the wider one. Not recorded. */
+bool tarn__lora_add(tarn_tensor *x, tarn_tensor *a, tarn_tensor *b, double scale, tarn_tensor *y);
+
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* True when the device has a kernel for keys and values of a dtype other than the queries'. */

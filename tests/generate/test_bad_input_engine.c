@@ -53,6 +53,11 @@ static void engines(void **state)
     REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3,
                                             &(tarn_generate_options){.logit_bias = &(tarn_logit_bias){1, INFINITY},
                                                                      .logit_bias_count = 1}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.adapter = 1}));
+    REFUSE(tarn_engine_add, tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.adapter = -1}));
+    REFUSE(tarn_engine_add_adapter, tarn_engine_add_adapter(NULL, "none"));
+    REFUSE(tarn_engine_add_adapter, tarn_engine_add_adapter(engine, NULL));
+    REFUSE(tarn_engine_add_adapter, tarn_engine_add_adapter(engine, ""));
     REFUSE(tarn_engine_step, tarn_engine_step(NULL));
     REFUSE(tarn_engine_next, tarn_engine_next(NULL, &output));
     REFUSE(tarn_engine_next, tarn_engine_next(engine, NULL));

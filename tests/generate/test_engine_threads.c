@@ -4,10 +4,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <tarn/engine.h>
+#include <tarn/lora.h>
 #include <time.h>
 
 #include "support/check.h"
 #include "support/noise.h"
+#include "support/scratch.h"
+#include "tarn_features.h"
 #include "text/grammar/grammar.h"
 
 #define CPU tarn_device_cpu()
@@ -29,9 +32,11 @@ static ending endings[REQUESTS + 1]; /* by number */
 static int prompt_of[REQUESTS + 1];  /* by number; written by the client that got the number */
 static bool is_cancelled[REQUESTS + 1];
 
+/* Two of three prompts have an adapter. */
 static tarn_generate_options options_of(int i)
 {
     return (tarn_generate_options){.max_tokens = NEW,
+                                   .adapter = TARN__HAVE_JANSSON ? i % 3 : 0,
                                    .temperature = i % 2,
                                    .seed = (uint64_t)i,
                                    .repeat_penalty = i % 3 ? 0 : 1.3,
@@ -94,6 +99,26 @@ static tarn_module *make_model(int64_t vocab_size)
     return add_noise(tarn_model_llama(&config, CPU, 3));
 }
 
+/* An engine with the two adapters of the folder "1" and "2", which are written first. */
+static tarn_engine *open_engine(tarn_module *model, const tarn_engine_options *options)
+{
+    tarn_engine *opened = tarn_engine_new(model, options);
+    for (int i = 1; TARN__HAVE_JANSSON && i < 3; i++)
+        assert_int_equal(tarn_engine_add_adapter(opened, scratch(i == 1 ? "1" : "2")), i);
+    return opened;
+}
+
+static void write_adapters(void)
+{
+    for (int i = 1; TARN__HAVE_JANSSON && i < 3; i++) {
+        tarn_module *model = make_model(VOCAB);
+        assert_true(tarn_lora_add(model, &(tarn_lora_options){.rank = i}));
+        add_noise(model);
+        assert_true(tarn_lora_save(model, scratch(i == 1 ? "1" : "2"), NULL));
+        tarn_module_free(model);
+    }
+}
+
 /* The tokens of each prompt alone. */
 static void run_alone(tarn_module *model, int32_t (*expected)[NEW])
 {
@@ -103,7 +128,7 @@ static void run_alone(tarn_module *model, int32_t (*expected)[NEW])
         length[i] = 1 + random_below(&seed, 150);
         for (int64_t k = 0; k < length[i]; k++)
             prompt[i][k] = (int32_t)(i < 4 && k < 70 ? k % VOCAB : random_below(&seed, VOCAB));
-        tarn_engine *alone = tarn_engine_new(model, NULL);
+        tarn_engine *alone = open_engine(model, NULL);
         int64_t count = 0;
         assert_int_equal(tarn_engine_add(alone, prompt[i], length[i], &options), 1);
         while (tarn_engine_step(alone) > 0)
@@ -122,8 +147,9 @@ static void requests_come_from_any_thread_while_one_steps(void **state)
     pthread_t thread[CLIENTS];
     tarn_engine_stats stats;
     tarn_module *model = make_model(VOCAB);
+    write_adapters();
     run_alone(model, expected);
-    engine = tarn_engine_new(model, &(tarn_engine_options){.sequences = 8, .prompt_tokens = 64});
+    engine = open_engine(model, &(tarn_engine_options){.sequences = 8, .prompt_tokens = 64});
     assert_ok();
     failures = 0;
     clients_left = CLIENTS;
@@ -239,5 +265,5 @@ int main(void)
         in_scope(an_idle_engine_waits_for_requests),
         in_scope(adding_does_not_wait_for_the_mask_of_a_grammar),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

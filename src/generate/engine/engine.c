@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "models/lora/lora.h"
 
 #define DEFAULT_SEQUENCES 32
 #define MAX_SEQUENCES 1024
@@ -112,7 +113,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     }
     tarn_scope *scope = tarn_scope_open();
     tarn_engine *engine = scope ? tarn__alloc(sizeof(*engine)) : NULL;
-    bool good = engine && tarn__page_pool_open(&own.pool, (int32_t)shape.pages, TARN__KV_PAGE) &&
+    bool good = engine && tarn__page_pool_open(&own.pool, (int32_t)shape.pages, TARN__ENGINE_PAGE_TOKENS) &&
                 tarn__kv_pages_open(function, &own.pages, &shape);
     tarn_scope_close(scope);
     if (good) {
@@ -125,6 +126,12 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     tarn__page_pool_close(&own.pool);
     tarn__release(engine, sizeof(*engine));
     return NULL;
+}
+
+static void free_adapter(tarn__lora_set *set)
+{
+    tarn__lora_set_close(set);
+    tarn__release(set, sizeof(*set));
 }
 
 void tarn_engine_free(tarn_engine *engine)
@@ -144,7 +151,52 @@ void tarn_engine_free(tarn_engine *engine)
     pthread_mutex_destroy(&engine->lock);
     tarn__page_pool_close(&engine->pool);
     tarn__kv_pages_close(&engine->pages);
+    while (engine->adapters > 0)
+        free_adapter(engine->adapter[--engine->adapters]);
+    tarn__release(engine->adapter, sizeof(*engine->adapter) * (size_t)engine->adapter_capacity);
     tarn__release(engine, sizeof(*engine));
+}
+
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
+
+/* Opens a set on the heap; NULL with an error. */
+static tarn__lora_set *open_adapter(const char *function, tarn_module *model, const char *path)
+{
+    tarn__lora_set *set = tarn__alloc(sizeof(*set));
+    tarn_scope *scope = set ? tarn_scope_open() : NULL;
+    bool good = scope && tarn__lora_load(function, model, path, set);
+    tarn_scope_close(scope);
+    if (good)
+        return set;
+    if (set)
+        free_adapter(set);
+    return NULL;
+}
+
+int64_t tarn_engine_add_adapter(tarn_engine *e, const char *path)
+{
+    const char *function = "engine_add_adapter";
+    if (!tarn__engine_check(function, e))
+        return -1;
+    if (!path) {
+        tarn__raise(TARN_ERROR_ARGUMENT, "%s: the path is NULL; expected a folder or a GGUF file of adapters",
+                    function);
+        return -1;
+    }
+    tarn__lora_set *set = open_adapter(function, e->model, path);
+    if (!set)
+        return -1;
+    tarn__engine_lock(e);
+    bool good = tarn__list_reserve(&e->adapter, e->adapters, &e->adapter_capacity, sizeof(*e->adapter));
+    if (good)
+        e->adapter[e->adapters++] = set;
+    int64_t number = e->adapters;
+    tarn__engine_unlock(e);
+    if (good)
+        return number;
+    free_adapter(set);
+    tarn__raise_within(function);
+    return -1;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
@@ -334,6 +386,7 @@ static tarn_engine_request describe(const tarn__request *r)
                                  .max_tokens = r->max_count - r->prompt,
                                  .pages = r->pages - r->passed,
                                  .preemptions = r->preemptions,
+                                 .adapter = r->adapter,
                                  .wait_ms = (r->started_at > 0 ? r->started_at : now) - r->added_at,
                                  .prompt_ms = r->decoded_at > 0   ? r->decoded_at - r->started_at
                                               : r->started_at > 0 ? now - r->started_at

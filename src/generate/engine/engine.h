@@ -14,6 +14,7 @@
 #include "generate/generate_options.h"
 #include "generate/stop_buffer.h"
 #include "models/lm/arch.h"
+#include "nn/lora_groups.h"
 
 /* The mask of a request's grammar. */
 typedef enum tarn__mask_state {
@@ -37,6 +38,7 @@ typedef struct tarn__request {
     int64_t pages, passed;
     int64_t published;        /* pages that are published, from the first on */
     tarn__page_key root, key; /* the chain's beginning; key of the last published page, or the beginning */
+    int64_t adapter;          /* number; 0: none */
     tarn_sampler *sampler;
     bool needs_history; /* the sampler has not got the prompt yet */
     tarn__constraint constraint;
@@ -80,6 +82,8 @@ struct tarn_engine {
     tarn__kv_pages pages;
     int64_t window;        /* of all layers; 0: none */
     int64_t short_context; /* longer requests have longrope's long factors, and shorter ones the short; 0: no matter */
+    tarn__lora_set **adapter; /* by number, from 1 on; the array is of the thread that steps, `adapters` of the lock */
+    int adapters, adapter_capacity;
     pthread_mutex_t lock;
     pthread_cond_t changed; /* requests or outputs were added, or is_woken was set */
     bool is_woken;
@@ -113,6 +117,8 @@ typedef struct tarn__batch {
     int64_t *ids, *positions, *slots, *row; /* [tokens], [tokens], [tokens], [rows] */
     double *logprob;                        /* [logprobs]: 1 + 2 · top_logprobs of each row that wants them */
     int32_t *table, *starts, *lengths;      /* [sequences, table_pages], [sequences + 1], [sequences] */
+    tarn__lora_group *group;                /* [groups]: requests of one adapter are adjacent */
+    int groups;
 } tarn__batch;
 
 /* Milliseconds of the monotonic clock. */
@@ -146,10 +152,13 @@ struct timespec tarn__engine_time_in(double milliseconds);
 /* True if a request has the long factors of longrope: its keys are not those of a shorter one. */
 bool tarn__engine_is_long(const tarn_engine *engine, const tarn__request *request);
 
-/* The tokens of a request's page, as the pool knows them: those of long requests are complemented, so that pages of
- * both sides are never mistaken for each other. Returns `buffer` or the request's own. */
+/* What the pool compares pages by: their tokens, and what else their keys depend on: the side of the short context and
+ * the adapter, so that pages of different ones are never mistaken for each other. */
+#define TARN__ENGINE_PAGE_TOKENS (TARN__KV_PAGE + 1)
+
+/* That of a request's page, in the buffer, which is returned. */
 const int32_t *tarn__engine_page_tokens(const tarn_engine *engine, const tarn__request *request, int64_t page,
-                                        int32_t buffer[TARN__KV_PAGE]);
+                                        int32_t buffer[TARN__ENGINE_PAGE_TOKENS]);
 
 /* A step has a batch for the requests of each side of the short context; without one, the second is empty. */
 #define TARN__ENGINE_BATCHES 2

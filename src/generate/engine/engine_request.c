@@ -90,6 +90,12 @@ static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t c
     if (o->cache_salt > INT64_MAX)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".cache_salt is %llu; it must be less than 2^63",
                            (unsigned long long)o->cache_salt);
+    tarn__engine_lock(e);
+    int adapters = e->adapters;
+    tarn__engine_unlock(e);
+    if (o->adapter < 0 || o->adapter > adapters)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".adapter is %lld; the engine has %d, and 0 is the model alone",
+                           (long long)o->adapter, adapters);
     const char *unsupported = o->slide          ? "slide"
                               : o->keep         ? "keep"
                               : o->on_token     ? "on_token"
@@ -127,6 +133,7 @@ static tarn__request *new_request(const tarn_engine *e, const int32_t *tokens, i
     r->count = r->prompt = count;
     r->max_count = o->prompt_only ? count : o->max_tokens ? count + o->max_tokens : e->options.context;
     r->root = r->key = tarn__page_root(o->cache_salt);
+    r->adapter = o->adapter;
     r->needs_history = o->repeat_penalty != 0;
     r->prompt_logprobs = o->prompt_logprobs;
     r->prompt_only = o->prompt_only;

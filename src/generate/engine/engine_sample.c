@@ -134,7 +134,7 @@ static void publish(tarn_engine *e, tarn__request *r)
     bool is_invariant = !e->options.not_invariant && tarn__is_cpu(e->info.device);
     int64_t limit = is_invariant || r->computed < r->prompt ? r->computed : r->prompt;
     while (!e->options.no_sharing && (r->published + 1) * TARN__KV_PAGE <= limit) {
-        int32_t buffer[TARN__KV_PAGE];
+        int32_t buffer[TARN__ENGINE_PAGE_TOKENS];
         int64_t at = r->published++;
         r->page[at] =
             tarn__page_pool_publish(&e->pool, r->page[at], r->key, tarn__engine_page_tokens(e, r, at, buffer));

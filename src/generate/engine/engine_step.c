@@ -26,13 +26,10 @@ bool tarn__engine_is_long(const tarn_engine *e, const tarn__request *r)
 }
 
 const int32_t *tarn__engine_page_tokens(const tarn_engine *e, const tarn__request *r, int64_t page,
-                                        int32_t buffer[TARN__KV_PAGE])
+                                        int32_t buffer[TARN__ENGINE_PAGE_TOKENS])
 {
-    const int32_t *tokens = r->tokens + page * TARN__KV_PAGE;
-    if (!tarn__engine_is_long(e, r))
-        return tokens;
-    for (int i = 0; i < TARN__KV_PAGE; i++)
-        buffer[i] = ~tokens[i];
+    memcpy(buffer, r->tokens + page * TARN__KV_PAGE, sizeof(*buffer) * TARN__KV_PAGE);
+    buffer[TARN__KV_PAGE] = (int32_t)(2 * r->adapter + tarn__engine_is_long(e, r));
     return buffer;
 }
 
@@ -56,7 +53,7 @@ static void share_pages(tarn_engine *e, tarn__request *r)
 {
     int64_t limit = shareable(e, r);
     while ((r->pages + 1) * TARN__KV_PAGE <= limit) {
-        int32_t buffer[TARN__KV_PAGE];
+        int32_t buffer[TARN__ENGINE_PAGE_TOKENS];
         int32_t page = tarn__page_pool_find(&e->pool, r->key, tarn__engine_page_tokens(e, r, r->pages, buffer));
         if (page < 0)
             break;
@@ -74,8 +71,9 @@ static bool is_being_computed(const tarn_engine *e, const tarn__request *r)
         return false;
     for (int i = 0; i < e->count; i++) {
         const tarn__request *other = e->request[i];
-        if (other->is_running && other->root == r->root && other->published <= r->pages && other->prompt >= end &&
-            plannable(other) >= end && tarn__engine_is_long(e, other) == tarn__engine_is_long(e, r) &&
+        if (other->is_running && other->root == r->root && other->adapter == r->adapter &&
+            other->published <= r->pages && other->prompt >= end && plannable(other) >= end &&
+            tarn__engine_is_long(e, other) == tarn__engine_is_long(e, r) &&
             memcmp(other->tokens, r->tokens, sizeof(*r->tokens) * (size_t)end) == 0)
             return true;
     }
@@ -219,6 +217,16 @@ static bool is_in(const tarn_engine *e, const tarn__batch *b, const tarn__reques
     return r->is_running && r->planned > 0 && tarn__engine_is_long(e, r) == b->is_long;
 }
 
+/* Number of the next adapter after one that a request of the batch has; INT64_MAX: none. */
+static int64_t next_adapter(const tarn_engine *e, const tarn__batch *b, int64_t after)
+{
+    int64_t next = INT64_MAX;
+    for (int i = 0; i < e->count; i++)
+        if (is_in(e, b, e->request[i]) && e->request[i]->adapter > after && e->request[i]->adapter < next)
+            next = e->request[i]->adapter;
+    return next;
+}
+
 /* Sizes of the batch by the requests' plans. */
 static void size_batch(const tarn_engine *e, tarn__batch *b)
 {
@@ -235,12 +243,14 @@ static void size_batch(const tarn_engine *e, tarn__batch *b)
         b->logprobs += r->logprobs ? rows * (1 + 2 * r->top_logprobs) : 0;
         b->table_pages = pages > b->table_pages ? pages : b->table_pages;
     }
+    for (int64_t adapter = next_adapter(e, b, 0); adapter < INT64_MAX; adapter = next_adapter(e, b, adapter))
+        b->groups++;
 }
 
 static size_t batch_bytes(const tarn__batch *b)
 {
-    return sizeof(*b->request) * (size_t)b->sequences + sizeof(int64_t) * (size_t)(3 * b->tokens + b->rows) +
-           sizeof(double) * (size_t)b->logprobs +
+    return sizeof(*b->request) * (size_t)b->sequences + sizeof(*b->group) * (size_t)b->groups +
+           sizeof(int64_t) * (size_t)(3 * b->tokens + b->rows) + sizeof(double) * (size_t)b->logprobs +
            sizeof(int32_t) * (size_t)(b->sequences * b->table_pages + 2 * b->sequences + 1);
 }
 
@@ -256,7 +266,8 @@ static bool open_batch(tarn__batch *b)
     b->request = tarn__alloc(batch_bytes(b));
     if (!b->request)
         return false;
-    b->ids = (int64_t *)(void *)(b->request + b->sequences), b->positions = b->ids + b->tokens;
+    b->group = (tarn__lora_group *)(void *)(b->request + b->sequences);
+    b->ids = (int64_t *)(void *)(b->group + b->groups), b->positions = b->ids + b->tokens;
     b->slots = b->positions + b->tokens, b->row = b->slots + b->tokens;
     b->logprob = (double *)(void *)(b->row + b->rows);
     b->table = (int32_t *)(void *)(b->logprob + b->logprobs);
@@ -289,13 +300,22 @@ static void add_sequence(tarn__batch *b, int64_t sequence, tarn__request *r, int
     r->is_in_step = true;
 }
 
+/* Requests by adapter, those without one first; those of one by age. */
 static void fill_batch(const tarn_engine *e, tarn__batch *b)
 {
     int64_t at = 0, sequence = 0, row = 0;
+    tarn__lora_group *group = b->group;
     b->starts[0] = 0;
-    for (int i = 0; i < e->count; i++)
-        if (is_in(e, b, e->request[i]))
-            add_sequence(b, sequence++, e->request[i], &at, &row);
+    for (int64_t adapter = 0; adapter < INT64_MAX; adapter = next_adapter(e, b, adapter)) {
+        tarn__lora_group own = {.first = at, .first_logit = row};
+        for (int i = 0; i < e->count; i++)
+            if (is_in(e, b, e->request[i]) && e->request[i]->adapter == adapter)
+                add_sequence(b, sequence++, e->request[i], &at, &row);
+        if (adapter == 0)
+            continue;
+        own.set = e->adapter[adapter - 1], own.end = at, own.end_logit = row;
+        *group++ = own;
+    }
 }
 
 /* Ends all running requests for the pending error, which stays. */
@@ -340,8 +360,10 @@ static tarn_tensor *forward(tarn_engine *e, const tarn__batch *b)
 {
     static const int64_t first = 0;
     tarn_device device = e->info.device;
+    const tarn__lora_groups adapters = {b->group, b->groups, e->adapter, e->adapters};
     const tarn__page_batch pages = {
         .pages = &e->pages,
+        .adapters = e->adapters > 0 ? &adapters : NULL,
         .sequences = {tarn_from_i32(b->table, TARN_SHAPE(b->sequences, b->table_pages), device),
                       tarn_from_i32(b->starts, TARN_SHAPE(b->sequences + 1), device),
                       tarn_from_i32(b->lengths, TARN_SHAPE(b->sequences), device)},

@@ -7,6 +7,7 @@
  * activations of backward are left. */
 #include "autograd/tape.h"
 #include "models/lm/arch.h"
+#include "nn/lora_groups.h"
 #include "ops/internal.h"
 
 /* ---- the residual stream ----------------------------------------------------------------------------------------- */
@@ -310,8 +311,11 @@ tarn_tensor *tarn__model_forward_cached(tarn_module *model, tarn_tensor *tokens,
 tarn_tensor *tarn__model_forward_paged(tarn_module *model, tarn_tensor *tokens, const tarn__page_batch *batch,
                                        tarn_tensor *rows)
 {
+    tarn__lora_groups_open(batch->adapters, false);
     tarn_tensor *y = hidden_states(model->child[TARN__MODEL_BODY], tokens, &(tarn__forward_ctx){.pages = batch});
     tarn_tensor *last = y ? tarn_index_select(tarn_squeeze(y, 0), 0, rows) : NULL;
-    return tarn__model_finish_logits(tarn__model_config(model),
-                                     last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL);
+    tarn__lora_groups_open(batch->adapters, true);
+    tarn_tensor *logits = last ? tarn_forward(model->child[TARN__MODEL_HEAD], last) : NULL;
+    tarn__lora_groups_close();
+    return tarn__model_finish_logits(tarn__model_config(model), logits);
 }

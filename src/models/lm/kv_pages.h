@@ -20,10 +20,11 @@ typedef struct tarn__kv_pages {
  * borrowed for the forward pass. */
 typedef struct tarn__page_batch {
     const tarn__kv_pages *pages;
-    tarn__packed_sequences sequences; /* lengths include the batch's own tokens */
-    tarn_tensor *slots;               /* i64 [T]: where their keys and values go */
-    tarn_tensor *positions;           /* i64 [1, T] */
-    int64_t context;                  /* maximum length of a sequence; some RoPE scalings depend on it */
+    tarn__packed_sequences sequences;         /* lengths include the batch's own tokens */
+    tarn_tensor *slots;                       /* i64 [T]: where their keys and values go */
+    tarn_tensor *positions;                   /* i64 [1, T] */
+    int64_t context;                          /* maximum length of a sequence; some RoPE scalings depend on it */
+    const struct tarn__lora_groups *adapters; /* of rows (nn/lora_groups.h); NULL: none */
 } tarn__page_batch;
 
 /* Bytes of one page in all layers. */

@@ -4,7 +4,7 @@
 #include "base/dtype.h"
 #include "base/half.h"
 #include "models/lm/arch.h"
-#include "nn/lora.h"
+#include "nn/lora_groups.h"
 #include "ops/internal.h"
 
 /* Tokens of a prompt from which its MLP runs in chunks; the activations of fewer are small next to the weights. */
@@ -81,7 +81,7 @@ static tarn_activation_kind activation_of(const tarn_module *mlp)
 static bool fits_chunks(const tarn_module *up, const tarn_tensor *x)
 {
     return !tarn_grad_enabled() && tarn_dtype_block_size(own(up, "weight")->view.dtype) > 1 && !up->adapter &&
-           tarn_count(x) / x->view.shape[x->view.rank - 1] >= MIN_CHUNKED_ROWS;
+           !tarn__lora_groups_touch(up) && tarn_count(x) / x->view.shape[x->view.rank - 1] >= MIN_CHUNKED_ROWS;
 }
 
 /* act(gate) · up in place of gate, with up in chunks of rows: the widest activations of a prompt take memory for one
@@ -139,9 +139,9 @@ static tarn_tensor *gated(const tarn_module *mlp, tarn_tensor *x)
 static tarn_tensor *ungated_mlp(tarn_module *up, tarn_module *down, tarn_tensor *x, tarn_activation_kind activation)
 {
     tarn_tensor *w[] = {own(up, "weight"), own(down, "weight")}, *b[] = {own(up, "bias"), own(down, "bias")};
-    bool is_fusable = up->linear == down->linear && !up->adapter && !down->adapter &&
-                      tarn__is_float(w[0]->view.dtype) && w[0]->view.dtype == x->view.dtype &&
-                      w[1]->view.dtype == x->view.dtype;
+    bool is_fusable = up->linear == down->linear && !up->adapter && !down->adapter && !tarn__lora_groups_touch(up) &&
+                      !tarn__lora_groups_touch(down) && tarn__is_float(w[0]->view.dtype) &&
+                      w[0]->view.dtype == x->view.dtype && w[1]->view.dtype == x->view.dtype;
     if (is_fusable)
         return up->linear == TARN__LINEAR_IN_OUT ? tarn__mlp_in_out(x, w[0], w[1], b[0], b[1], activation)
                                                  : tarn_mlp_with(x, w[0], w[1], b[0], b[1], activation);

@@ -8,7 +8,7 @@
 #include "formats/json_file.h"
 #include "models/hf/weights.h"
 #include "models/lm/arch.h"
-#include "nn/lora.h"
+#include "nn/lora_groups.h"
 
 /* What a module with parameters is to adapters. */
 typedef enum tarn__lora_kind {
@@ -123,7 +123,19 @@ bool tarn__lora_write_config(const tarn__lora_layers *list, const char *base_mod
 /* Adapters in GGUF files (lora_gguf.c), of a model that has them or gets them. False with an error; the model is then
  * unchanged. */
 bool tarn__lora_save_gguf(const char *function, const tarn_module *model, const char *path);
-bool tarn__lora_load_gguf(const char *function, tarn_module *model, const char *path);
+bool tarn__lora_load_gguf(const char *function, tarn_module *model, const char *path, tarn__lora_set *set);
+
+/* tarn_lora_load(); or, with a set, the adapters of a folder or a GGUF file for the rows of requests: the set has them,
+ * and the model is unchanged. Raises those that replace parameters of the model. False with an error; the set may then
+ * have some entries. */
+bool tarn__lora_load(const char *function, tarn_module *model, const char *folder, tarn__lora_set *set);
+
+/* Parts of that (lora_set.c): raises layers that replace parameters, and a base weight in a file that is not the
+ * model's `own`; moves the adapters of all layers to the set. */
+bool tarn__lora_check_base(const char *function, const char *path, const tarn_safetensors *file, const char *name,
+                           tarn_tensor *own);
+bool tarn__lora_check_set(const char *function, const char *path, const tarn__lora_layers *list);
+bool tarn__lora_take_all(const tarn__lora_layers *list, tarn__lora_set *set);
 
 /* Layer names as PEFT matches them (lora_match.c). A pattern is a regular expression in Python's syntax; `path` is for
  * errors. `found` is called for every layer of the list, selected or not. False with an error. */

@@ -155,6 +155,7 @@ typedef struct loader {
     const char *function, *path;
     const tarn_safetensors *file;
     tarn_module *model;
+    tarn__lora_set *set; /* takes the adapters; NULL: the model has them */
     tarn__lora_layers list;
 } loader;
 
@@ -381,6 +382,15 @@ static bool read_parameter(const loader *l, tarn_module *module, const char *own
     return good;
 }
 
+/* Base weights in the file of an adapter that requests choose. */
+static bool check_values(const loader *l, const tarn__lora_layer *layer)
+{
+    matrix_name name;
+    const char *base = base_entry(l, layer, &name);
+    return !base ||
+           tarn__lora_check_base(l->function, l->path, l->file, base, tarn__module_own(layer->module, "weight"));
+}
+
 /* Reads the parameters of a saved module, and base weights that the file has. */
 static bool read_layer(const loader *l, const tarn__lora_layer *layer)
 {
@@ -435,11 +445,13 @@ static bool add_all(const loader *l)
 {
     bool good = true;
     for (int i = 0; good && i < l->list.count; i++)
-        good = read_layer(l, &l->list.layer[i]);
-    good = good && add_tokens(l);
+        good = l->set ? check_values(l, &l->list.layer[i]) : read_layer(l, &l->list.layer[i]);
+    good = good && (l->set || add_tokens(l));
     for (int i = 0; good && i < l->list.count; i++)
         good = !l->list.layer[i].is_selected || add_layer(l, &l->list.layer[i]);
-    good = good ? tarn__lora_start(l->function, l->model, &l->list) : tarn__raise_within(l->function);
+    good = !good    ? tarn__raise_within(l->function)
+           : l->set ? tarn__lora_take_all(&l->list, l->set)
+                    : tarn__lora_start(l->function, l->model, &l->list);
     for (int i = 0; !good && i < l->list.count; i++)
         tarn__adapter_remove(l->list.layer[i].module);
     return good;
@@ -459,23 +471,30 @@ static bool load_weights(loader *l, const char *path)
 }
 
 /* The configuration selects the layers; the file must have exactly their tensors. */
-bool tarn_lora_load(tarn_module *model, const char *folder)
+bool tarn__lora_load(const char *function, tarn_module *model, const char *folder, tarn__lora_set *set)
 {
-    loader l = {.function = "lora_load", .model = model};
+    loader l = {.function = function, .model = model, .set = set};
     adapter_files files;
     if (!tarn__lora_check_none(l.function, model))
         return false;
     if (folder && tarn__ends_with(folder, ".gguf"))
-        return tarn__lora_load_gguf(l.function, model, folder);
+        return tarn__lora_load_gguf(l.function, model, folder, set);
     if (!name_files(l.function, folder, &files))
         return false;
     tarn__json_file *config = tarn__json_file_open(l.function, files.config.text);
     bool good = config && tarn__lora_list(l.function, model, &l.list) &&
                 tarn__lora_read_config(l.function, config, files.config.text, &l.list) &&
-                tarn__lora_check_tokens(l.function, model, &l.list) && load_weights(&l, files.weights.text);
+                tarn__lora_check_tokens(l.function, model, &l.list) &&
+                (!set || tarn__lora_check_set(l.function, files.config.text, &l.list)) &&
+                load_weights(&l, files.weights.text);
     tarn__json_file_free(config);
     tarn__lora_release(&l.list);
     return good;
+}
+
+bool tarn_lora_load(tarn_module *model, const char *folder)
+{
+    return tarn__lora_load("lora_load", model, folder, NULL);
 }
 
 /* ---- opening adapters with their base model ---------------------------------------------------------------------- */

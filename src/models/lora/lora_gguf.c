@@ -289,7 +289,7 @@ static bool load_layer(const adapter_file *f, const tarn_gguf *file, tarn__lora_
 }
 
 /* Layers that were added before a failure are removed again: the model is as it was. */
-static bool load_all(adapter_file *f, const tarn_gguf *file, tarn_module *model)
+static bool load_all(adapter_file *f, const tarn_gguf *file, tarn_module *model, tarn__lora_set *set)
 {
     bool good = check_kind(f, file) && select_layers(f, file);
     tarn_no_grad_open();
@@ -299,18 +299,19 @@ static bool load_all(adapter_file *f, const tarn_gguf *file, tarn_module *model)
         tarn_scope_close(scope);
     }
     tarn_no_grad_close();
-    good = good && tarn__lora_start(f->function, model, &f->list);
+    good = good && (set ? tarn__lora_take_all(&f->list, set) : tarn__lora_start(f->function, model, &f->list));
     for (int i = 0; !good && i < f->list.count; i++)
         tarn__adapter_remove(f->list.layer[i].module);
     return good;
 }
 
-/* `model` must have no adapters. False with an error that begins with `function`. */
-bool tarn__lora_load_gguf(const char *function, tarn_module *model, const char *path)
+/* `model` must have no adapters; with a set they go there, and it has none afterwards either. False with an error that
+ * begins with `function`. */
+bool tarn__lora_load_gguf(const char *function, tarn_module *model, const char *path, tarn__lora_set *set)
 {
     adapter_file f = {.function = function, .path = path};
     tarn_gguf *file = tarn_gguf_open(path);
-    bool good = file && open_model(&f, model) && load_all(&f, file, model);
+    bool good = file && open_model(&f, model) && load_all(&f, file, model, set);
     tarn_gguf_close(file);
     tarn__lora_release(&f.list);
     return good || tarn__raise_within(function);

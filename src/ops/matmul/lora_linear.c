@@ -238,3 +238,27 @@ bool tarn__lora_linears(tarn_tensor *x, const tarn__lora_linear *layers, int cou
                                            .saved = saved,
                                            .saved_count = FIRST_SAVED + 2 * count});
 }
+
+/* ---- in place ---------------------------------------------------------------------------------------------------- */
+
+/* y += delta, summed in f32, or f64 if either is. */
+static bool add_wide(tarn_tensor *y, tarn_tensor *delta)
+{
+    tarn_dtype wide = y->view.dtype == TARN_F64 || delta->view.dtype == TARN_F64 ? TARN_F64 : TARN_F32;
+    tarn_tensor *sum = tarn_add(tarn_cast(y, wide), tarn_cast(delta, wide));
+    return sum && tarn__copy_elements(function, y, tarn_cast(sum, y->view.dtype));
+}
+
+bool tarn__lora_add(tarn_tensor *x, tarn_tensor *a, tarn_tensor *b, double scale, tarn_tensor *y)
+{
+    int64_t rows = x->view.shape[0];
+    tarn_dtype dtype = a->view.dtype;
+    tarn_device device = tarn__device(x);
+    tarn_tensor *h = tarn__tensor_new(function, TARN_SHAPE(rows, a->view.shape[0]), dtype, device);
+    if (!h || !multiply(1, x->view.dtype == dtype ? x : tarn_cast(x, dtype), tarn__transposed(a), NULL, 0, h))
+        return false;
+    if (y->view.dtype == dtype)
+        return multiply(scale, h, tarn__transposed(b), NULL, 1, y);
+    tarn_tensor *delta = tarn__tensor_new(function, TARN_SHAPE(rows, b->view.shape[0]), dtype, device);
+    return delta && multiply(scale, h, tarn__transposed(b), NULL, 0, delta) && add_wide(y, delta);
+}
