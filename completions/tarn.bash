@@ -144,8 +144,8 @@ _tarn()
     runs) options+=" --json --compare --out" ;;
     board) options+=" --port" ;;
     serve)
-        options+=" --host --port --api-key-file --origin --alias --context --sequences --kv-memory --kv-type --queue"
-        options+=" --drain --prefill-chunk --threads --device --dtype --adapter --checkpoint --template"
+        options+=" --host --port --api-key-file --origin --alias --lora --context --sequences --kv-memory --kv-type"
+        options+=" --queue --drain --prefill-chunk --threads --device --dtype --adapter --checkpoint --template"
         ;;
     pull) options+=" --json --quiet --revision --include" ;;
     predict) options+=" --json --threads --device --top --checkpoint" ;;

@@ -243,6 +243,9 @@ static const tarn__option_row table[] = {
      "origin whose pages may use the server (CORS), such as https://example.org; may be given several times"},
     {"alias", TARN__OPT_STRING, 0, 0, NULL, "NAME", TARN__SERVE, AT(alias), 0,
      "name of the model in requests and answers [the last part of its path]"},
+    {"lora", TARN__OPT_STRINGS, 0, TARN__LORAS_MAX, NULL, "NAME=PATH", TARN__SERVE, AT(loras), AT(lora_count),
+     "LoRA adapters that requests choose by this name as their model: a folder or a GGUF file; may be given several "
+     "times"},
     {"context", TARN__OPT_INT, 0, 1 << 30, "0", "N", TARN__SERVES, AT(context), 0,
      "tokens of a request, prompt included; 0 = 8192, or the model's context length"},
     {"sequences", TARN__OPT_INT, 1, 1024, "32", "N", TARN__SERVES, AT(sequences), 0,

@@ -43,6 +43,7 @@ typedef enum tarn__command {
 #define TARN__SERVES (TARN__SERVE | TARN__BENCH_SERVE)
 #define TARN__ORIGINS_MAX 16
 #define TARN__INCLUDES_MAX 16
+#define TARN__LORAS_MAX 64
 #define TARN__EVERY (~0u)
 
 #define TARN__LIST_MAX 64
@@ -111,8 +112,8 @@ typedef struct tarn__options {
 
     /* serve */
     const char *host, *api_key_file, *alias;
-    const char *origins[TARN__ORIGINS_MAX];
-    int origin_count;
+    const char *origins[TARN__ORIGINS_MAX], *loras[TARN__LORAS_MAX];
+    int origin_count, lora_count;
     int64_t queue, drain;
     int64_t kv_memory; /* MiB; 0: not given */
 

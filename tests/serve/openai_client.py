@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent import futures
 from pathlib import Path
 
 try:
@@ -209,6 +210,43 @@ def reasoning(client):
     check(closed.choices[0].message.content, "an answer by a grammar does not think")
 
 
+def adapters(client, command, folder):
+    """Adapters are models of their own; asked together, each has the text that `tarn generate` gives with it."""
+    listed = {m.id: getattr(m, "parent", None) for m in client.models.list()}
+    check(listed == {"random": None, "first": "random", "second": "random"}, f"adapters in the list: {listed}")
+    check(client.models.retrieve("second").id == "second", "an adapter by its name")
+    ask = dict(prompt="Once upon a time", max_tokens=24, temperature=0)
+    expected = {}
+    for name in listed:
+        words = [command, "generate", folder, ask["prompt"], "--max-tokens", "24", "--temperature", "0",
+                 "--device", "cpu", "--json"]
+        words += ["--adapter", folder / name] if name != "random" else []
+        made = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        expected[name] = made["text"]
+    check(len(set(expected.values())) == 3, "adapters change the text")
+    with futures.ThreadPoolExecutor(9) as pool:
+        names = 3 * list(listed)
+        answers = list(pool.map(lambda name: client.completions.create(model=name, **ask), names))
+    for name, answer in zip(names, answers):
+        check(answer.model == name, f"an answer of {answer.model} is one of {name}")
+        check(answer.choices[0].text == expected[name], f"{name}: {answer.choices[0].text!r}, not {expected[name]!r}")
+    streamed = list(client.completions.create(model="first", stream=True, **ask))
+    check("".join(c.choices[0].text for c in streamed) == expected["first"], "a stream with an adapter")
+    check({c.model for c in streamed} == {"first"}, "and its name")
+    refused(openai.NotFoundError, "model_not_found", lambda: client.completions.create(model="third", **ask))
+    refused(openai.BadRequestError, "unsupported_parameter",
+            lambda: client.embeddings.create(model="first", input="Hi"))
+
+
+def unfit_adapters(command, folder):
+    """A server with adapters of another model does not start, and names the tensor."""
+    random_model.write_adapter(folder / "wide", 1, 2, ["q_proj"], 48)
+    made = subprocess.run([command, "serve", folder, "--port", "0", "--device", "cpu", "--lora",
+                           f"wide={folder / 'wide'}"], capture_output=True, text=True, timeout=60)
+    check(made.returncode == 1 and "self_attn.q_proj.lora_A.weight' is [2, 48], but must be [2, 32]" in made.stderr,
+          f"adapters of another model: {made.returncode}, {made.stderr}")
+
+
 def errors(client, url):
     ask = client.chat.completions.create
     hi = [{"role": "user", "content": "Hi"}]
@@ -227,18 +265,24 @@ def main():
         folder = Path(scratch) / "random"
         random_model.write(folder, TOOL_TEMPLATE)
         (folder / "keys").write_text(KEY + "\n")
+        random_model.write_adapter(folder / "first", 1, 2, ["q_proj", "v_proj"])
+        random_model.write_adapter(folder / "second", 2, 3, ["k_proj", "o_proj"])
         with open(folder / "errors", "w") as errors_file:
-            server = subprocess.Popen([command, "serve", folder, "--port", "0", "--device", "cpu", "--api-key-file",
-                                       folder / "keys"], stdout=subprocess.PIPE, stderr=errors_file, text=True)
+            words = ["--port", "0", "--device", "cpu", "--api-key-file", folder / "keys", "--lora",
+                     f"first={folder / 'first'}", "--lora", f"second={folder / 'second'}"]
+            server = subprocess.Popen([command, "serve", folder, *words], stdout=subprocess.PIPE, stderr=errors_file,
+                                      text=True)
         try:
             first = server.stdout.readline()
-            if not first or not server.stdout.readline():
+            served = [server.stdout.readline() for _ in range(4)] if first else [""]
+            if not all(served):
                 said = (folder / "errors").read_text()
                 print(said)
                 return 77 if "this build has no HTTP server" in said else 1
             url = first.split()[0] + "/v1"
             client = openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=60)
-            check([m.id for m in client.models.list()] == ["random"], "the list of models")
+            adapters(client, command, folder)
+            unfit_adapters(command, folder)
             chats(client)
             structured(client)
             tools(client)

@@ -31,6 +31,32 @@ def write_tokenizer(folder, template):
     (folder / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
+def write_tensors(path, shapes, draw, spread):
+    """Random tensors with a spread around 1 where they are vectors, else around 0."""
+    header, parts, at = {}, [], 0
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        mean = 1 if len(shape) == 1 else 0
+        parts.append(array.array("f", (draw.gauss(mean, spread) for _ in range(count))).tobytes())
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * count]}
+        at += 4 * count
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+
+def write_adapter(folder, seed, rank, targets, width=HIDDEN):
+    """LoRA adapters of attention's projections, as PEFT writes them, into a new folder."""
+    folder.mkdir()
+    shapes = {}
+    for i in range(LAYERS):
+        for name in targets:
+            module = f"base_model.model.model.layers.{i}.self_attn.{name}."
+            shapes |= {module + "lora_A.weight": [rank, width], module + "lora_B.weight": [width, rank]}
+    write_tensors(folder / "adapter_model.safetensors", shapes, random.Random(seed), 0.5)
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": targets}))
+
+
 def write_model(folder, context):
     """Weights with a spread of 0.2, so that tokens differ; one shape per line of Llama's names."""
     draw = random.Random(7)
@@ -43,14 +69,7 @@ def write_model(folder, context):
         shapes |= {layer + "mlp.gate_proj.weight": [FFN, HIDDEN], layer + "mlp.up_proj.weight": [FFN, HIDDEN],
                    layer + "mlp.down_proj.weight": [HIDDEN, FFN], layer + "input_layernorm.weight": [HIDDEN],
                    layer + "post_attention_layernorm.weight": [HIDDEN]}
-    header, parts, at = {}, [], 0
-    for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        parts.append(array.array("f", (draw.gauss(1 if len(shape) == 1 else 0, 0.2) for _ in range(count))).tobytes())
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * count]}
-        at += 4 * count
-    text = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    write_tensors(folder / "model.safetensors", shapes, draw, 0.2)
     (folder / "config.json").write_text(json.dumps({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FFN,
         "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "vocab_size": VOCAB,

@@ -25,6 +25,7 @@ typedef struct serving {
     tarn_kv_type kv_type;
     const char *name;
     char url[128];
+    char *lora[TARN__LORAS_MAX]; /* names of the adapters */
 } serving;
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
@@ -67,6 +68,25 @@ static bool load(tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_op
     return good;
 }
 
+/* What comes after the name in "NAME=PATH". */
+static const char *lora_path(const char *option)
+{
+    return strchr(option, '=') + 1;
+}
+
+static bool add_adapters(tarn_engine *engine, char *error, size_t error_size, void *ctx)
+{
+    const serving *s = ctx;
+    for (int i = 0; i < s->options->lora_count; i++)
+        if (tarn_engine_add_adapter(engine, lora_path(s->options->loras[i])) < 0) {
+            int begun = snprintf(error, error_size, "--lora %s: ", tarn__escaped(s->lora[i]));
+            size_t used = (size_t)begun < error_size ? (size_t)begun : error_size - 1;
+            tarn__user_error("serve", error + used, error_size - used);
+            return false;
+        }
+    return true;
+}
+
 static void print_loaded(const tarn__api_model *model, void *ctx)
 {
     const serving *s = ctx;
@@ -74,6 +94,8 @@ static void print_loaded(const tarn__api_model *model, void *ctx)
     tarn_device_name(model->info.device, device, sizeof(device));
     printf("%s serves %s on %s, context of %lld tokens%s; Ctrl-C ends it\n", s->url, tarn__escaped(model->name), device,
            (long long)model->context, model->has_template ? "" : ", no chat template: /v1/completions alone");
+    for (int i = 0; i < model->adapter_count; i++)
+        printf("  with the adapter %s\n", tarn__escaped(model->adapters[i]));
     printf("%s/ is the page to %s, %s/status its state\n", s->url,
            model->has_template ? "chat with it" : "complete texts with it", s->url);
     fflush(stdout);
@@ -129,6 +151,43 @@ static int check_options(const tarn__options *o)
     return TARN__DONE;
 }
 
+static bool is_utf8(const char *text)
+{
+    for (size_t bytes; *text; text += bytes)
+        if ((bytes = tarn__utf8_bytes(text, strlen(text))) == 0)
+            return false;
+    return true;
+}
+
+/* Names of adapters: of no other, and not of the model. */
+static int name_loras(serving *s)
+{
+    const tarn__options *o = s->options;
+    if (o->lora_count > 0 && o->adapter)
+        return misuse("--adapter %s is for all requests; it does not go with --lora, of which each chooses its own",
+                      tarn__escaped(o->adapter));
+    for (int i = 0; i < o->lora_count; i++) {
+        const char *equals = strchr(o->loras[i], '=');
+        if (!equals || equals == o->loras[i] || !equals[1])
+            return misuse("--lora: '%s' must be a name and the path of adapters, such as formal=adapters/formal",
+                          tarn__escaped(o->loras[i]));
+        s->lora[i] = strndup(o->loras[i], (size_t)(equals - o->loras[i]));
+        if (!s->lora[i]) {
+            fprintf(stderr, "tarn serve: out of memory\n");
+            return TARN__FAILED;
+        }
+        bool is_taken = strcmp(s->lora[i], s->name) == 0;
+        for (int k = 0; k < i; k++)
+            is_taken = is_taken || strcmp(s->lora[i], s->lora[k]) == 0;
+        if (is_taken)
+            return misuse("--lora: '%s' is the name of the model or of other adapters; it must be another",
+                          tarn__escaped(s->lora[i]));
+        if (!is_utf8(s->lora[i]))
+            return misuse("--lora: the name '%s' is not UTF-8; give another", tarn__escaped(s->lora[i]));
+    }
+    return TARN__DONE;
+}
+
 /* ---- the server -------------------------------------------------------------------------------------------------- */
 
 /* Listens and serves until a signal. */
@@ -145,6 +204,9 @@ static int serve(serving *s, const tarn__api_keys *keys)
         .queue = (int)o->queue,
         .engine = {.sequences = o->sequences, .kv_type = s->kv_type, .prompt_tokens = o->prefill_chunk},
         .load = load,
+        .adapters = (const char *const *)s->lora,
+        .adapter_count = o->lora_count,
+        .add_adapters = add_adapters,
         .loaded = print_loaded,
         .ctx = s};
     options.http.address = o->host;
@@ -186,9 +248,13 @@ int tarn__serve(const tarn__options *options)
         options->alias ? strdup(options->alias) : model_name(options->hub_name ? options->hub_name : options->words[0]);
     s.name = name;
     if (name)
-        status = serve(&s, &keys);
+        status = name_loras(&s);
     else
         fprintf(stderr, "tarn serve: out of memory\n");
+    if (name && status == TARN__DONE)
+        status = serve(&s, &keys);
+    for (int i = 0; i < options->lora_count; i++)
+        free(s.lora[i]);
     free(name);
     tarn__api_keys_free(&keys);
     return name ? status : TARN__FAILED;

@@ -173,7 +173,7 @@ static json_t *timings(const tarn__api_job *job)
 static json_t *head(const tarn__api_job *job, const tarn__api_model *model, const char *object)
 {
     return json_pack("{s:s,s:s,s:I,s:s}", "id", job->id, "object", object, "created", (json_int_t)job->created, "model",
-                     model->name);
+                     tarn__api_name(job, model));
 }
 
 static char *dump(json_t *root)

@@ -23,6 +23,11 @@ typedef struct tarn__api_options {
      * also after a failure. False: `error` holds a sentence. */
     bool (*load)(tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,
                  size_t error_size, void *ctx);
+    /* Names of adapters that requests choose as models of their own, and what adds them to the engine, in this order,
+     * on the engine's thread. False: `error` holds a sentence. */
+    const char *const *adapters;
+    int adapter_count;
+    bool (*add_adapters)(tarn_engine *engine, char *error, size_t error_size, void *ctx);
     /* Reports that the model is loaded; may be NULL. On the loop's thread. */
     void (*loaded)(const tarn__api_model *model, void *ctx);
     void *ctx;

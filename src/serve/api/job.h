@@ -84,6 +84,8 @@ typedef struct tarn__api_model {
     int64_t context; /* tokens of a request */
     int32_t eot;     /* ends an answer of the chat template; -1: none */
     bool has_template;
+    const char *const *adapters; /* names, which requests choose as models of their own */
+    int adapter_count;
 } tarn__api_model;
 
 typedef struct tarn__api_job tarn__api_job;
@@ -162,6 +164,9 @@ struct tarn__api_job {
 /* A new job with a copy of the body; NULL without memory. Frees everything. */
 tarn__api_job *tarn__api_job_new(tarn__api_route route, const char *body, size_t size);
 void tarn__api_job_free(tarn__api_job *job);
+
+/* The name of the model that a job has chosen: an adapter's, or the model's own. */
+const char *tarn__api_name(const tarn__api_job *job, const tarn__api_model *model);
 
 /* Parses and checks the body and makes prompts and options, or an answer, or an error. */
 void tarn__api_prepare(tarn__api_job *job, const tarn__api_model *model);

@@ -51,9 +51,20 @@ bool tarn__api_check_model(tarn__api_job *job, const tarn__api_model *model, tar
     size_t length = 0;
     if (!tarn__body_string(f, "model", &name, &length))
         return false;
-    return !name || strcmp(name, model->name) == 0 ||
+    if (!name || strcmp(name, model->name) == 0)
+        return true;
+    for (int i = 0; i < model->adapter_count; i++)
+        if (strcmp(name, model->adapters[i]) == 0)
+            job->options.adapter = i + 1;
+    return job->options.adapter > 0 ||
            tarn__api_refuse(&job->error, 404, "model_not_found", "model",
-                            "model '%.100s' does not exist; '%s' is served", name, model->name);
+                            "model '%.100s' does not exist; '%s' is served%s", name, model->name,
+                            model->adapter_count ? ", and /v1/models lists its adapters" : "");
+}
+
+const char *tarn__api_name(const tarn__api_job *job, const tarn__api_model *model)
+{
+    return job->options.adapter > 0 ? model->adapters[job->options.adapter - 1] : model->name;
 }
 
 /* A prompt and its new tokens fit into the context. Without max_tokens a chat may fill it; a completion has 16, as
@@ -100,7 +111,12 @@ static bool prepare_completion(tarn__api_job *job, const tarn__api_model *model,
 
 static bool prepare_embeddings(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
-    return tarn__api_check_model(job, model, f) && tarn__api_read_embeddings(job, model, f);
+    if (!tarn__api_check_model(job, model, f))
+        return false;
+    if (job->options.adapter > 0)
+        return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "model",
+                                "embeddings are those of the model alone, '%s', without an adapter", model->name);
+    return tarn__api_read_embeddings(job, model, f);
 }
 
 void tarn__api_prepare(tarn__api_job *job, const tarn__api_model *model)

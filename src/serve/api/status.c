@@ -20,19 +20,41 @@ static void answer(tarn__api *a, tarn__http_exchange *x, json_t *root)
     free(text);
 }
 
-static json_t *model_entry(const tarn__api *a)
+/* An adapter is a model of its own, whose parent is the base model, as in vLLM. NULL: the model. */
+static json_t *model_entry(const tarn__api *a, const char *adapter)
 {
-    return json_pack("{s:s,s:s,s:I,s:s,s:I}", "id", a->model.name, "object", "model", "created", (json_int_t)a->started,
-                     "owned_by", "tarn", "max_model_len", (json_int_t)a->model.context);
+    json_t *entry =
+        json_pack("{s:s,s:s,s:I,s:s,s:I}", "id", adapter ? adapter : a->model.name, "object", "model", "created",
+                  (json_int_t)a->started, "owned_by", "tarn", "max_model_len", (json_int_t)a->model.context);
+    if (adapter)
+        json_object_set_new(entry, "parent", json_string(a->model.name));
+    return entry;
+}
+
+static json_t *model_list(const tarn__api *a)
+{
+    json_t *list = json_pack("[o]", model_entry(a, NULL));
+    for (int i = 0; i < a->model.adapter_count; i++)
+        json_array_append_new(list, model_entry(a, a->model.adapters[i]));
+    return list;
+}
+
+/* The adapter of a name; NULL: none. */
+static const char *adapter_named(const tarn__api *a, const char *name)
+{
+    for (int i = 0; i < a->model.adapter_count; i++)
+        if (strcmp(a->model.adapters[i], name) == 0)
+            return a->model.adapters[i];
+    return NULL;
 }
 
 void tarn__api_answer_models(tarn__api *a, tarn__http_exchange *x)
 {
     const char *name = tarn__http_exchange_request(x)->path + strlen("/v1/models");
     if (!*name) {
-        answer(a, x, json_pack("{s:s,s:[o]}", "object", "list", "data", model_entry(a)));
-    } else if (strcmp(name + 1, a->model.name) == 0) {
-        answer(a, x, model_entry(a));
+        answer(a, x, json_pack("{s:s,s:o}", "object", "list", "data", model_list(a)));
+    } else if (strcmp(name + 1, a->model.name) == 0 || adapter_named(a, name + 1)) {
+        answer(a, x, model_entry(a, adapter_named(a, name + 1)));
     } else {
         tarn__api_error error = {0};
         tarn__api_refuse(&error, 404, "model_not_found", "model", "model '%.100s' does not exist; '%s' is served",
@@ -103,11 +125,12 @@ void tarn__api_answer_metrics(tarn__api *a, tarn__http_exchange *x)
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
 
-static json_t *slot_entry(const tarn_engine_request *r)
+static json_t *slot_entry(const tarn__api *a, const tarn_engine_request *r)
 {
-    return json_pack("{s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "id", (json_int_t)r->request, "state",
-                     r->is_running ? "running" : "waiting", "prompt_tokens", (json_int_t)r->prompt, "cached_tokens",
-                     (json_int_t)r->shared, "computed_tokens", (json_int_t)r->computed, "new_tokens",
+    const char *model = r->adapter > 0 ? a->model.adapters[r->adapter - 1] : a->model.name;
+    return json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "id", (json_int_t)r->request, "model", model,
+                     "state", r->is_running ? "running" : "waiting", "prompt_tokens", (json_int_t)r->prompt,
+                     "cached_tokens", (json_int_t)r->shared, "computed_tokens", (json_int_t)r->computed, "new_tokens",
                      (json_int_t)r->new_tokens, "max_tokens", (json_int_t)r->max_tokens, "preemptions",
                      (json_int_t)r->preemptions, "wait_ms", r->wait_ms, "prompt_ms", r->prompt_ms, "decode_ms",
                      r->decode_ms);
@@ -121,7 +144,7 @@ void tarn__api_answer_slots(tarn__api *a, tarn__http_exchange *x)
     json_t *list = json_array();
     count = requests ? tarn_engine_requests(a->engine, requests, capacity) : 0;
     for (int64_t i = 0; i < count && i < capacity; i++)
-        json_array_append_new(list, slot_entry(&requests[i]));
+        json_array_append_new(list, slot_entry(a, &requests[i]));
     tarn_clear_error();
     free(requests);
     answer(a, x, list);

@@ -185,6 +185,11 @@ static bool load(tarn__api *a)
         tarn_clear_error();
         return false;
     }
+    if (a->options.adapter_count > 0 &&
+        !a->options.add_adapters(a->engine, a->load_error, sizeof(a->load_error), a->options.ctx))
+        return false;
+    m->adapters = a->options.adapters;
+    m->adapter_count = a->options.adapter_count;
     m->context = options.context ? options.context : m->info.context;
     a->options.engine = options;
     m->vocab = tarn_grammar_vocab_new(m->tokenizer, &(tarn_grammar_vocab_options){.vocab_size = m->info.vocab_size});

@@ -36,7 +36,7 @@ static json_t *line(const tarn__api_job *job, const tarn__api_model *model, json
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    json_t *root = json_pack("{s:s,s:o}", "model", model->name, "created_at", time_string(&now));
+    json_t *root = json_pack("{s:s,s:o}", "model", tarn__api_name(job, model), "created_at", time_string(&now));
     if (job->ollama == TARN__OLLAMA_CHAT) {
         json_t *message = json_pack("{s:s,s:o}", "role", "assistant", "content", text);
         if (calls)
@@ -139,18 +139,20 @@ char *tarn__ollama_loaded(const tarn__api_job *job, const tarn__api_model *model
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-static json_t *details(const tarn__api_model *model)
+static json_t *details(const tarn__api_model *model, bool is_adapter)
 {
-    return json_pack("{s:s,s:s,s:s,s:[s],s:s,s:s}", "parent_model", "", "format", "tarn", "family", model->info.type,
-                     "families", model->info.type, "parameter_size", "", "quantization_level",
-                     tarn_dtype_name(model->info.dtype));
+    return json_pack("{s:s,s:s,s:s,s:[s],s:s,s:s}", "parent_model", is_adapter ? model->name : "", "format", "tarn",
+                     "family", model->info.type, "families", model->info.type, "parameter_size", "",
+                     "quantization_level", tarn_dtype_name(model->info.dtype));
 }
 
-static json_t *model_entry(const tarn__api *a)
+/* `adapter`: an adapter's name; NULL: the model. */
+static json_t *model_entry(const tarn__api *a, const char *adapter)
 {
     const struct timespec at = {.tv_sec = (time_t)a->started};
-    return json_pack("{s:s,s:s,s:o,s:o}", "name", a->model.name, "model", a->model.name, "modified_at",
-                     time_string(&at), "details", details(&a->model));
+    const char *name = adapter ? adapter : a->model.name;
+    return json_pack("{s:s,s:s,s:o,s:o}", "name", name, "model", name, "modified_at", time_string(&at), "details",
+                     details(&a->model, adapter != NULL));
 }
 
 char *tarn__ollama_show(const tarn__api_model *model)
@@ -159,7 +161,7 @@ char *tarn__ollama_show(const tarn__api_model *model)
     json_t *capabilities = json_pack("[s]", "completion");
     if (model->has_template)
         json_array_append_new(capabilities, json_string("tools"));
-    return dump(json_pack("{s:o,s:{s:s,s:I,s:I,s:I,s:I,s:I},s:o}", "details", details(model), "model_info",
+    return dump(json_pack("{s:o,s:{s:s,s:I,s:I,s:I,s:I,s:I},s:o}", "details", details(model, false), "model_info",
                           "general.architecture", info->type, "context_length", (json_int_t)model->context,
                           "block_count", (json_int_t)info->layers, "embedding_length", (json_int_t)info->hidden_size,
                           "attention.head_count", (json_int_t)info->heads, "vocab_size", (json_int_t)info->vocab_size,
@@ -177,12 +179,15 @@ static void answer(tarn__api *a, tarn__http_exchange *x, json_t *root)
 
 void tarn__ollama_answer_tags(tarn__api *a, tarn__http_exchange *x)
 {
-    answer(a, x, json_pack("{s:[o]}", "models", model_entry(a)));
+    json_t *list = json_pack("[o]", model_entry(a, NULL));
+    for (int i = 0; i < a->model.adapter_count; i++)
+        json_array_append_new(list, model_entry(a, a->model.adapters[i]));
+    answer(a, x, json_pack("{s:o}", "models", list));
 }
 
 void tarn__ollama_answer_ps(tarn__api *a, tarn__http_exchange *x)
 {
-    json_t *entry = model_entry(a);
+    json_t *entry = model_entry(a, NULL);
     json_object_set_new(entry, "context_length", json_integer((json_int_t)a->model.context));
     answer(a, x, json_pack("{s:[o]}", "models", entry));
 }
