@@ -25,12 +25,12 @@ bool tarn__lora_set_take(tarn__lora_set *set, tarn_module *layer)
         at++;
     memmove(&set->entry[at + 1], &set->entry[at], sizeof(*set->entry) * (size_t)(set->count - at));
     set->count++;
-    set->entry[at] = (tarn__lora_entry){
-        .layer = layer,
-        .scale = layer->adapter->scale,
-        .a = retained(tarn__adapter_weight(layer, TARN__ADAPTER_A)),
-        .b = retained(tarn__adapter_weight(layer, TARN__ADAPTER_B)),
-        .factor = layer->adapter->has_magnitude ? retained(tarn__adapter_factor(layer)) : NULL};
+    set->entry[at] =
+        (tarn__lora_entry){.layer = layer,
+                           .scale = layer->adapter->scale,
+                           .a = retained(tarn__adapter_weight(layer, TARN__ADAPTER_A)),
+                           .b = retained(tarn__adapter_weight(layer, TARN__ADAPTER_B)),
+                           .factor = layer->adapter->has_magnitude ? retained(tarn__adapter_factor(layer)) : NULL};
     tarn__adapter_remove(layer);
     return true;
 }

@@ -31,8 +31,8 @@ static const char *at(const char *name, int number)
 
 static tarn_module *open_base(const kind *k)
 {
-    tarn_module *model =
-        tarn_model_open(at(k->arch, 0), device, &(tarn_model_open_options){.as_stored = !k->quantize, .quantize = k->quantize});
+    tarn_module *model = tarn_model_open(
+        at(k->arch, 0), device, &(tarn_model_open_options){.as_stored = !k->quantize, .quantize = k->quantize});
     assert_ok();
     return model;
 }
@@ -94,7 +94,8 @@ static void make_dora(int number)
         for (int64_t k = 0; k < tarn_size(x, 0); k++)
             magnitude[k] = 0.5F + (float)random_below(&seed, 1000) / 1000;
         strcpy(end, "lora_magnitude_vector");
-        assert_true(tarn_safetensors_add(to, name, tarn_from_f32(magnitude, TARN_SHAPE(tarn_size(x, 0)), tarn_device_cpu())));
+        assert_true(
+            tarn_safetensors_add(to, name, tarn_from_f32(magnitude, TARN_SHAPE(tarn_size(x, 0)), tarn_device_cpu())));
     }
     assert_true(tarn_safetensors_finish(to));
     tarn_safetensors_close(from);
@@ -306,7 +307,8 @@ static void adapters_give_other_tokens(void **state)
     tarn_module *model = open_base(&kinds[0]);
     tarn_engine *engine = open_engine(model, NULL);
     for (int i = 0; i <= ADAPTERS; i++)
-        r[i] = (request){.prompt = {5, 9, 2}, .count = 3, .options = {.max_tokens = 12, .logprobs = true, .adapter = i}};
+        r[i] =
+            (request){.prompt = {5, 9, 2}, .count = 3, .options = {.max_tokens = 12, .logprobs = true, .adapter = i}};
     run(engine, r, ADAPTERS + 1, &seed);
     for (int i = 0; i <= ADAPTERS; i++)
         for (int k = 0; k < i; k++)
@@ -383,9 +385,9 @@ static void adapters_that_do_not_fit_are_refused(void **state)
     const int32_t prompt[] = {1};
     write_adapters(&kinds[0]);
     write_adapter(&kinds[0], 6, &(tarn_lora_options){.rank = 1, .targets = "q_proj", .modules_to_save = "lm_head"});
-    write_adapter(&kinds[0], 7,
-                  &(tarn_lora_options){
-                      .rank = 1, .targets = "q_proj", .trained_tokens = tokens, .trained_token_count = 2});
+    write_adapter(
+        &kinds[0], 7,
+        &(tarn_lora_options){.rank = 1, .targets = "q_proj", .trained_tokens = tokens, .trained_token_count = 2});
     tarn_module *model = open_base(&kinds[0]);
     const tarn_llama_config wider = {.vocab_size = VOCAB,
                                      .context = CONTEXT,
@@ -412,8 +414,8 @@ static void adapters_that_do_not_fit_are_refused(void **state)
     assert_int_equal(tarn_engine_add(engine, prompt, 1, &(tarn_generate_options){.adapter = -1}), -1);
     assert_error(TARN_ERROR_ARGUMENT, "engine_add: .adapter is -1; the engine has 1, and 0 is the model alone");
     int32_t result[4];
-    assert_int_equal(
-        tarn_generate(model, prompt, 1, result, &(tarn_generate_options){.max_tokens = 1, .adapter = 1}), -1);
+    assert_int_equal(tarn_generate(model, prompt, 1, result, &(tarn_generate_options){.max_tokens = 1, .adapter = 1}),
+                     -1);
     assert_error(TARN_ERROR_UNSUPPORTED, ".adapter is for engines only");
     tarn_engine_free(others);
     tarn_engine_free(engine);
@@ -444,8 +446,9 @@ static void base_weights_in_a_file_must_be_those_of_the_model(void **state)
         tarn_safetensors *from = tarn_safetensors_open(weights);
         tarn_safetensors_writer *to = tarn_safetensors_create(scratch("more.safetensors"));
         for (int i = 0; i < tarn_safetensors_count(from); i++)
-            assert_true(tarn_safetensors_add(to, tarn_safetensors_name(from, i),
-                                             tarn_safetensors_read(from, tarn_safetensors_name(from, i), tarn_device_cpu())));
+            assert_true(
+                tarn_safetensors_add(to, tarn_safetensors_name(from, i),
+                                     tarn_safetensors_read(from, tarn_safetensors_name(from, i), tarn_device_cpu())));
         tarn_no_grad_open();
         assert_true(tarn_safetensors_add(to, key, is_other ? tarn_mul(values, tarn_scalar(1.01)) : values));
         tarn_no_grad_close();
@@ -483,9 +486,10 @@ static void out_of_memory_refuses_adapters_and_ends_requests(void **state)
         allocations_left = room;
         int64_t adapter = tarn_engine_add_adapter(engine, at("adapter", room % 2 ? 5 : 4));
         int64_t number =
-            adapter < 0 ? -1
-                        : tarn_engine_add(engine, prompt, 3,
-                                          &(tarn_generate_options){.max_tokens = 2, .adapter = adapter, .logprobs = true});
+            adapter < 0
+                ? -1
+                : tarn_engine_add(engine, prompt, 3,
+                                  &(tarn_generate_options){.max_tokens = 2, .adapter = adapter, .logprobs = true});
         tarn_finish_reason reason = TARN_FINISH_NONE;
         for (bool goes_on = number > 0; goes_on && reason == TARN_FINISH_NONE;) {
             goes_on = tarn_engine_step(engine) >= 0;
