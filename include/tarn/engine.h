@@ -3,9 +3,10 @@
  * Requests join and leave between steps. A step computes one token of every decoding request and, with what is left of
  * its budget, prompt tokens of the others, taken round-robin. Requests with a common prefix share its pages, also with
  * requests that have ended. Where all layers have a sliding window (Mistral), pages before it are released while the
- * request runs. When the pages are used up, the youngest request waits and is recomputed later; none is lost. On the
- * CPU a request's tokens depend on its prompt, options and seed alone, not on the other requests (batch invariance);
- * elsewhere the others may change the last bits of its logits.
+ * request runs. When the pages are used up, the youngest request waits, and is recomputed later or has its pages in
+ * host memory meanwhile (.swap_bytes); none is lost. On the CPU a request's tokens depend on its prompt, options and
+ * seed alone, not on the other requests (batch invariance); elsewhere the others may change the last bits of its
+ * logits.
  *
  *     tarn_engine *engine = tarn_engine_new(model, NULL);
  *     tarn_engine_add(engine, tokens, count, &(tarn_generate_options){.max_tokens = 64});
@@ -54,6 +55,9 @@ typedef struct tarn_engine_options {
     bool not_invariant;
     /* outputs have text, and requests may have stop strings. Borrowed: must outlive the engine. NULL: tokens only */
     const tarn_tokenizer *tokenizer;
+    /* host memory for the pages of preempted requests, which are moved there and back instead of being recomputed;
+     * default: none. Taken as it is used. On devices with memory of their own: an error on the CPU */
+    int64_t swap_bytes;
 } tarn_engine_options;
 
 /* An engine. Borrows the model, which must outlive it and stay on its device; all of its layers are on one device.
@@ -126,7 +130,7 @@ TARN_API bool tarn_engine_wake(tarn_engine *engine);
 typedef struct tarn_engine_stats {
     int64_t pages, free_pages;           /* of the KV cache; pages of past prefixes count as free */
     int64_t running, waiting;            /* requests; a preempted one waits */
-    int64_t steps, preemptions;          /* a preempted request waits and is recomputed */
+    int64_t steps, preemptions;          /* a preempted request waits, and is recomputed unless its pages were moved */
     int64_t prompt_tokens;               /* computed, recomputed ones included */
     int64_t shared_tokens;               /* not computed, because their pages were shared */
     int64_t new_tokens;                  /* sampled */
@@ -136,6 +140,8 @@ typedef struct tarn_engine_stats {
     int64_t context;                     /* tokens of a request, prompt included */
     int64_t added;                       /* requests */
     int64_t finished, cancelled, failed; /* requests that have ended, by finish reason */
+    int64_t swap_pages, free_swap_pages; /* of host memory */
+    int64_t swapped_out, swapped_in;     /* pages that were moved to host memory, and back */
 } tarn_engine_stats;
 
 /* Fills in the counters. Fields of a newer header's struct that this library does not know become zero. */

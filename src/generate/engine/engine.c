@@ -48,6 +48,13 @@ static bool resolve(tarn_engine_options *o, const tarn__model_info *info, int64_
     if (o->sequences < 0 || o->sequences > MAX_SEQUENCES)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".sequences is %lld; it must be from 1 to %d", (long long)o->sequences,
                            MAX_SEQUENCES);
+    if (o->swap_bytes < 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".swap_bytes is %lld; it must be at least 0", (long long)o->swap_bytes);
+    if (o->swap_bytes > 0 && tarn__is_cpu(info->device))
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           ".swap_bytes is %lld, and the device is the CPU, where all pages are in host memory; give "
+                           "these bytes to .kv_bytes (--kv-memory)",
+                           (long long)o->swap_bytes);
     if (o->prompt_tokens < 0 || o->kv_bytes < 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s is %lld; it must be at least 0",
                            o->prompt_tokens < 0 ? ".prompt_tokens" : ".kv_bytes",
@@ -114,7 +121,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     tarn_scope *scope = tarn_scope_open();
     tarn_engine *engine = scope ? tarn__alloc(sizeof(*engine)) : NULL;
     bool good = engine && tarn__page_pool_open(&own.pool, (int32_t)shape.pages, TARN__ENGINE_PAGE_TOKENS) &&
-                tarn__kv_pages_open(function, &own.pages, &shape);
+                tarn__kv_pages_open(function, &own.pages, &shape) && tarn__engine_open_swap(&own);
     tarn_scope_close(scope);
     if (good) {
         *engine = own;
@@ -124,6 +131,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
         return engine;
     }
     tarn__page_pool_close(&own.pool);
+    tarn__kv_pages_close(&own.pages);
     tarn__release(engine, sizeof(*engine));
     return NULL;
 }
@@ -150,6 +158,7 @@ void tarn_engine_free(tarn_engine *engine)
     pthread_cond_destroy(&engine->mask_wanted);
     pthread_mutex_destroy(&engine->lock);
     tarn__page_pool_close(&engine->pool);
+    tarn__engine_close_swap(engine);
     tarn__kv_pages_close(&engine->pages);
     while (engine->adapters > 0)
         free_adapter(engine->adapter[--engine->adapters]);
@@ -286,9 +295,12 @@ static bool step(tarn_engine *e)
     bool good = plan(e, batch);
     tarn__engine_unlock(e);
     double began = tarn__engine_now();
+    good = !tarn_failed() && tarn__engine_move_pages(e) && good;
     for (int i = 0; i < TARN__ENGINE_BATCHES; i++)
         good = good && (batch[i].tokens == 0 || tarn__engine_compute(e, &batch[i]));
     tarn__engine_lock(e);
+    if (tarn_failed())
+        tarn__engine_forget_moves(e);
     for (int i = 0; i < TARN__ENGINE_BATCHES; i++) {
         good = good && (batch[i].tokens == 0 || tarn__engine_advance(e, &batch[i]));
         if (!good)
@@ -363,6 +375,8 @@ bool tarn_engine_query_sized(const tarn_engine *e, tarn_engine_stats *stats, siz
     now.cached_pages = e->pool.unreferenced;
     now.shared_pages = e->pool.shared;
     now.page_tokens = TARN__KV_PAGE;
+    now.swap_pages = e->swap.count;
+    now.free_swap_pages = e->swap.free_count;
     now.context = e->options.context;
     now.added = e->next_number - 1;
     for (int i = 0; i < e->count; i++)

@@ -24,6 +24,28 @@ typedef enum tarn__mask_state {
     TARN__MASK_READY,     /* for the next token; or there is none: the grammar is done, or an error */
 } tarn__mask_state;
 
+/* What a preempted request has in host memory: pages [passed, pages) of its tokens, and where it was. `pages` 0:
+ * nothing.
+ */
+typedef struct tarn__swapped {
+    int64_t computed, passed, pages, published;
+    tarn__page_key key;
+} tarn__swapped;
+
+/* Host memory for pages (engine_swap.c). */
+typedef struct tarn__swap_move {
+    int32_t page, slot;
+    bool is_out; /* from the page to the slot */
+} tarn__swap_move;
+
+typedef struct tarn__swap {
+    int32_t count, free_count;
+    void **memory;       /* [count], of a page each; NULL: not used yet */
+    int32_t *free_slots; /* [count] */
+    tarn__swap_move *move;
+    int moves, capacity; /* of the present plan */
+} tarn__swap;
+
 /* One request. Its tokens are the prompt and those sampled; the keys and values of the first `computed` of them are in
  * its pages, except those before every layer's window, which are released. A waiting request has no pages. */
 typedef struct tarn__request {
@@ -36,6 +58,8 @@ typedef struct tarn__request {
     bool is_cancelled; /* during the step that computes it, after which it ends */
     int32_t *page;     /* [pages of max_count]; the first `passed` are no longer its own */
     int64_t pages, passed;
+    int32_t *slot; /* [pages of max_count] of host memory, while it waits; NULL: there is none */
+    tarn__swapped swapped;
     int64_t published;        /* pages that are published, from the first on */
     tarn__page_key root, key; /* the chain's beginning; key of the last published page, or the beginning */
     int64_t adapter;          /* number; 0: none */
@@ -88,6 +112,7 @@ struct tarn_engine {
     pthread_cond_t changed; /* requests or outputs were added, or is_woken was set */
     bool is_woken;
     tarn__page_pool pool;
+    tarn__swap swap;         /* of the thread that steps, but for the free slots */
     tarn__request **request; /* all that have not ended, by number */
     int count, capacity;
     tarn__request *ended; /* to be freed by the thread that steps */
@@ -177,6 +202,25 @@ bool tarn__engine_sample(tarn__batch *batch, tarn_tensor *logits);
  * error. */
 bool tarn__engine_advance(tarn_engine *engine, const tarn__batch *batch);
 void tarn__engine_fail_all(tarn_engine *engine, const tarn__batch *batch);
+
+/* ---- pages in host memory (engine_swap.c) ------------------------------------------------------------------------ */
+
+/* Opens and closes host memory by the options. False with an error. */
+bool tarn__engine_open_swap(tarn_engine *engine);
+void tarn__engine_close_swap(tarn_engine *engine);
+
+/* Plan to move a running request's pages to host memory, if there is room, before they are released; and back, after it
+ * has begun again, perhaps with published pages. */
+void tarn__engine_swap_out(tarn_engine *engine, tarn__request *request);
+void tarn__engine_swap_in(tarn_engine *engine, tarn__request *request);
+
+/* Forgets what a request has in host memory: it is recomputed. */
+void tarn__engine_drop_swapped(tarn_engine *engine, tarn__request *request);
+
+/* Moves what was planned, without the lock. False with an error; after that or any other of the step, forgetting has
+ * all requests recomputed that are not part of it. */
+bool tarn__engine_move_pages(tarn_engine *engine);
+void tarn__engine_forget_moves(tarn_engine *engine);
 
 /* ---- masks (engine_masks.c) -------------------------------------------------------------------------------------- */
 

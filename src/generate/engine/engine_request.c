@@ -29,6 +29,8 @@ static void free_request(tarn__request *r)
 {
     tarn__release(r->tokens, sizeof(*r->tokens) * (size_t)r->max_count);
     tarn__release(r->page, sizeof(*r->page) * (size_t)tarn__engine_pages_for(r->max_count));
+    if (r->slot)
+        tarn__release(r->slot, sizeof(*r->slot) * (size_t)tarn__engine_pages_for(r->max_count));
     tarn__constraint_close(&r->constraint);
     tarn_text_stream_free(r->stream);
     tarn__stop_buffer_close(&r->stop_buffer);
@@ -55,6 +57,7 @@ void tarn__engine_remove(tarn_engine *e, tarn__request *r)
     memmove(&e->request[at], &e->request[at + 1], sizeof(*e->request) * (size_t)(e->count - at - 1));
     e->count--;
     tarn__engine_release_pages(e, r);
+    tarn__engine_drop_swapped(e, r);
     r->next_ended = e->ended;
     e->ended = r;
 }
@@ -113,8 +116,10 @@ static bool open_request(const tarn_engine *e, tarn__request *r, const int32_t *
     const tarn_sampler_options sampler = tarn__sampler_options_of(o);
     r->tokens = tarn__alloc(sizeof(*r->tokens) * (size_t)r->max_count);
     r->page = tarn__alloc(sizeof(*r->page) * (size_t)tarn__engine_pages_for(r->max_count));
+    r->slot = e->swap.count > 0 ? tarn__alloc(sizeof(*r->slot) * (size_t)tarn__engine_pages_for(r->max_count)) : NULL;
     r->sampler = tarn_sampler_new(&sampler);
-    if (!r->tokens || !r->page || !r->sampler || !tarn__constraint_open(&r->constraint, &e->info, o))
+    if (!r->tokens || !r->page || (e->swap.count > 0 && !r->slot) || !r->sampler ||
+        !tarn__constraint_open(&r->constraint, &e->info, o))
         return false;
     memcpy(r->tokens, tokens, sizeof(*tokens) * (size_t)r->count);
     if (!e->options.tokenizer)

@@ -11,8 +11,9 @@
  * Longrope (Phi-3): a request whose text grows past the short context is computed anew with the long factors, as by
  * generators (generate/longrope.c). The requests of both sides are two batches.
  *
- * A preempted request keeps its tokens and its sampler, and continues from them; most of its pages are
- * usually still there, published, when it runs again. */
+ * A preempted request keeps its tokens and its sampler, and continues from them; most of its pages are usually still
+ * there, published, when it runs again. On devices with memory of their own its pages can also be moved to host memory
+ * and back (engine_swap.c). */
 #include <string.h>
 
 #include "base/memory.h"
@@ -122,13 +123,14 @@ static void admit(tarn_engine *e)
         if (r->is_running)
             continue;
         share_pages(e, r);
-        bool has_room = running == 0 || has_pages(e, r);
-        if (!has_room || is_being_computed(e, r)) {
+        bool has_room = running == 0 || has_pages(e, r), has_more = r->swapped.pages > r->pages;
+        if (!has_room || (!has_more && is_being_computed(e, r))) {
             tarn__engine_release_pages(e, r);
             if (!has_room)
                 return;
         } else {
             start_request(e, r);
+            tarn__engine_swap_in(e, r);
             running++;
         }
     }
@@ -189,6 +191,7 @@ static bool take_pages(tarn_engine *e, tarn__request *r)
             continue;
         }
         tarn__request *victim = youngest(e);
+        tarn__engine_swap_out(e, victim);
         tarn__engine_release_pages(e, victim);
         victim->preemptions++;
         e->stats.preemptions++;

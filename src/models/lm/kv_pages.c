@@ -51,6 +51,35 @@ void tarn__kv_pages_close(tarn__kv_pages *pages)
     *pages = (tarn__kv_pages){0};
 }
 
+/* Copies one page of a tensor of pages. Returns the host memory after it; NULL with an error. */
+static char *copy_page(const tarn_tensor *rows, int32_t page, char *host, bool is_read)
+{
+    size_t bytes = (size_t)(tarn_count(rows) / rows->view.shape[0]) * tarn_dtype_size(rows->view.dtype);
+    int64_t offset = rows->start * (int64_t)tarn_dtype_size(rows->view.dtype) + page * (int64_t)bytes;
+    bool good = is_read ? tarn__storage_download(rows->storage, offset, host, bytes)
+                        : tarn__storage_upload(rows->storage, offset, host, bytes);
+    return good ? host + bytes : NULL;
+}
+
+static bool copy_layers(const tarn__kv_pages *pages, int32_t page, char *host, bool is_read)
+{
+    for (int64_t i = 0; host && i < 2 * pages->shape.layers; i++) {
+        host = copy_page(pages->rows[i].rows, page, host, is_read);
+        host = host && pages->rows[i].scale ? copy_page(pages->rows[i].scale, page, host, is_read) : host;
+    }
+    return host != NULL;
+}
+
+bool tarn__kv_pages_read(const tarn__kv_pages *pages, int32_t page, void *host)
+{
+    return copy_layers(pages, page, host, true);
+}
+
+bool tarn__kv_pages_write(const tarn__kv_pages *pages, int32_t page, void *host)
+{
+    return copy_layers(pages, page, host, false);
+}
+
 /* Keys are rotated before they are cached, as in kv_cache.c. */
 tarn_tensor *tarn__kv_pages_attend(const tarn__page_batch *b, int64_t layer, tarn_tensor *queries, tarn_tensor *keys,
                                    tarn_tensor *values, const tarn__decode_attention_options *how)

@@ -35,6 +35,10 @@ int64_t tarn__kv_pages_page_bytes(const tarn__kv_pages_shape *shape);
 bool tarn__kv_pages_open(const char *function, tarn__kv_pages *pages, const tarn__kv_pages_shape *shape);
 void tarn__kv_pages_close(tarn__kv_pages *pages);
 
+/* Copy one page of all layers to and from host memory of tarn__kv_pages_page_bytes(). False with an error. */
+bool tarn__kv_pages_read(const tarn__kv_pages *pages, int32_t page, void *host);
+bool tarn__kv_pages_write(const tarn__kv_pages *pages, int32_t page, void *host);
+
 /* Rotates queries [1, T, H, D] and keys [1, T, KV, D] of a layer, writes keys and values to their slots, and attends:
  * [1, T, H · D]. Borrows all three; the result belongs to the open scope. */
 tarn_tensor *tarn__kv_pages_attend(const tarn__page_batch *batch, int64_t layer, tarn_tensor *queries,
