@@ -144,8 +144,9 @@ _tarn()
     runs) options+=" --json --compare --out" ;;
     board) options+=" --port" ;;
     serve)
-        options+=" --host --port --api-key-file --origin --alias --lora --context --sequences --kv-memory --kv-type"
-        options+=" --queue --drain --prefill-chunk --threads --device --dtype --adapter --checkpoint --template"
+        options+=" --host --port --api-key-file --origin --alias --lora --context --sequences --kv-memory"
+        options+=" --swap-memory --kv-type --queue --drain --prefill-chunk"
+        options+=" --threads --device --dtype --adapter --checkpoint --template"
         ;;
     pull) options+=" --json --quiet --revision --include" ;;
     predict) options+=" --json --threads --device --top --checkpoint" ;;
@@ -187,8 +188,8 @@ _tarn()
         decode) options+=" --model --dtype --prompt --tokens --n --kv-type --gpu-layers --prefill-chunk --runs" ;;
         serve)
             options+=" --clients --rate --requests --seconds --prompt-tokens --new-tokens --seed --api-key-file"
-            options+=" --dtype --adapter --checkpoint --kv-type --context --sequences --kv-memory --prefill-chunk"
-            options+=" --queue"
+            options+=" --dtype --adapter --checkpoint --kv-type --context --sequences --kv-memory --swap-memory"
+            options+=" --prefill-chunk --queue"
             ;;
         *) options="matmul ops weights decode serve train --help" ;;
         esac

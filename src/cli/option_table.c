@@ -252,6 +252,8 @@ static const tarn__option_row table[] = {
      "sequences computed at once; others wait"},
     {"kv-memory", TARN__OPT_INT, 1, 1 << 30, NULL, "MIB", TARN__SERVES, AT(kv_memory), 0,
      "memory of the KV cache in MiB [--sequences contexts, at most 65536 tokens]"},
+    {"swap-memory", TARN__OPT_INT, 0, 1 << 30, "0", "MIB", TARN__SERVES, AT(swap_memory), 0,
+     "host memory for the KV cache of preempted sequences in MiB, on a GPU; 0 = none, they are recomputed"},
     {"prefill-chunk", TARN__OPT_INT, 1, 1000000, "512", "N", TARN__SERVES, AT(prefill_chunk), 0,
      "prompt tokens per step: larger is faster, smaller steadier"},
     {"queue", TARN__OPT_INT, 0, 65536, "256", "N", TARN__SERVES, AT(queue), 0,

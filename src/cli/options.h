@@ -116,6 +116,7 @@ typedef struct tarn__options {
     int origin_count, lora_count;
     int64_t queue, drain;
     int64_t kv_memory; /* MiB; 0: not given */
+    int64_t swap_memory;
 
     /* pull */
     const char *revision;

@@ -140,6 +140,11 @@ static int check_options(const tarn__options *o)
     if (inet_pton(AF_INET, o->host, &address) != 1 && inet_pton(AF_INET6, o->host, &address) != 1)
         return misuse("--host: '%s' must be a numeric IPv4 or IPv6 address, such as 127.0.0.1 or 0.0.0.0",
                       tarn__escaped(o->host));
+    if (o->swap_memory && tarn_device_equal(o->device, tarn_device_cpu())) {
+        fprintf(stderr, "tarn serve: --swap-memory needs a GPU, and the device is cpu, where it gains nothing over a "
+                        "larger --kv-memory\n");
+        return TARN__MISUSED;
+    }
     if (!is_loopback(o->host) && !o->api_key_file)
         return misuse("--host %s opens the server to others: it needs --api-key-file", o->host);
     for (int i = 0; i < o->origin_count; i++) {
@@ -195,20 +200,22 @@ static int serve(serving *s, const tarn__api_keys *keys)
 {
     const tarn__options *o = s->options;
     char error[512];
-    tarn__api_options options = {
-        .http = tarn__http_options_default(),
-        .name = s->name,
-        .keys = keys->count ? keys : NULL,
-        .origins = o->origins,
-        .origin_count = o->origin_count,
-        .queue = (int)o->queue,
-        .engine = {.sequences = o->sequences, .kv_type = s->kv_type, .prompt_tokens = o->prefill_chunk},
-        .load = load,
-        .adapters = (const char *const *)s->lora,
-        .adapter_count = o->lora_count,
-        .add_adapters = add_adapters,
-        .loaded = print_loaded,
-        .ctx = s};
+    tarn__api_options options = {.http = tarn__http_options_default(),
+                                 .name = s->name,
+                                 .keys = keys->count ? keys : NULL,
+                                 .origins = o->origins,
+                                 .origin_count = o->origin_count,
+                                 .queue = (int)o->queue,
+                                 .engine = {.sequences = o->sequences,
+                                            .kv_type = s->kv_type,
+                                            .prompt_tokens = o->prefill_chunk,
+                                            .swap_bytes = o->swap_memory << 20},
+                                 .load = load,
+                                 .adapters = (const char *const *)s->lora,
+                                 .adapter_count = o->lora_count,
+                                 .add_adapters = add_adapters,
+                                 .loaded = print_loaded,
+                                 .ctx = s};
     options.http.address = o->host;
     options.http.port = (int)o->port;
     tarn__api *api = tarn__api_new(&options, error, sizeof(error));

@@ -99,6 +99,11 @@ static void put_metrics(FILE *out, const tarn__api *a, const tarn_engine_stats *
     put_metric(out, "embedding_tokens_total", "counter", "Tokens of embeddings.", a->embedded);
     put_metric(out, "steps_total", "counter", "Steps of the engine.", s->steps);
     put_metric(out, "preemptions_total", "counter", "Sequences that gave up their pages.", s->preemptions);
+    put_metric(out, "swap_pages_out_total", "counter", "Pages of preempted sequences moved to host memory.",
+               s->swapped_out);
+    put_metric(out, "swap_pages_in_total", "counter", "Pages moved back from host memory.", s->swapped_in);
+    put_metric(out, "swap_pages", "gauge", "Pages that host memory can hold.", s->swap_pages);
+    put_metric(out, "swap_pages_free", "gauge", "Those of them that are free.", s->free_swap_pages);
     put_metric(out, "kv_pages", "gauge", "Pages of the KV cache.", s->pages);
     put_metric(out, "kv_pages_free", "gauge", "Free pages of the KV cache, those of past prefixes included.",
                s->free_pages);
