@@ -187,13 +187,12 @@ int tarn__checkpoint_use(const char *command, const tarn__options *options, tarn
 /* Writes the members "checkpoint" and "checkpoint_step"; nothing for a model that is not a run. */
 void tarn__checkpoint_json(tarn__json *json, const tarn__options *options);
 
-/* ---- names of models (hub_names.c) --------------------------------------------------------------------------------
- */
+/* ---- names of models (hub_names.c) ------------------------------------------------------------------------------- */
 
-/* Replaces the first of the arguments by its path, if it is a model in the cache of `tarn pull` and the command opens
- * models. `*name` becomes its NAME, cut out of the old argument, or NULL for paths and GGUF files. False with an
- * error. */
-bool tarn__hub_word(tarn__command command, int count, char **words, const char **name);
+/* Replaces the arguments that are models in the cache of `tarn pull` by their paths: the first one of commands that open
+ * a model, all of `serve`. `names` receives the NAME of each, cut out of the old argument, or NULL for paths and GGUF
+ * files. False with an error. */
+bool tarn__hub_words(tarn__command command, int count, char **words, const char *names[TARN__MODELS_MAX]);
 
 /* Same for the options that name models. */
 bool tarn__hub_options(tarn__options *options);

@@ -7,11 +7,11 @@
 #include "cli/cli.h"
 #include "hub/hub.h"
 
-/* Commands whose first argument is a model. */
+/* Commands whose first argument is a model; all arguments of `serve` are. */
 #define OPENS_MODEL \
     (TARN__EVAL | TARN__PREDICT | TARN__OPENS_LM | TARN__BENCH_SERVE | TARN__INSPECT | TARN__QUANTIZE | TARN__CONVERT)
 
-enum { MAX_NAMES = 5 }; /* the first argument and four options */
+enum { MAX_NAMES = TARN__MODELS_MAX + 4 }; /* arguments, and four options */
 
 /* The path of a model in the cache, in static storage; else `name`. */
 static const char *path_of(const char *name)
@@ -27,18 +27,25 @@ static bool is_gguf(const char *path)
     return length > 5 && strcmp(path + length - 5, ".gguf") == 0;
 }
 
-bool tarn__hub_word(tarn__command command, int count, char **words, const char **name)
+/* The same for an argument; its NAME for a folder, else NULL. */
+static const char *replace_word(char **word)
 {
-    *name = NULL;
-    if (count == 0 || !(command & OPENS_MODEL) || words[0][0] == '-')
-        return true;
-    const char *path = path_of(words[0]);
-    if (path != words[0]) {
-        char *last = strchr(words[0], '/') + 1;
-        last[strcspn(last, "@/")] = 0;
-        *name = is_gguf(path) ? NULL : last;
-        words[0] = (char *)(uintptr_t)path;
-    }
+    const char *path = path_of(*word);
+    if (path == *word)
+        return NULL;
+    char *name = strchr(*word, '/') + 1;
+    name[strcspn(name, "@/")] = 0;
+    *word = (char *)(uintptr_t)path;
+    return is_gguf(path) ? NULL : name;
+}
+
+bool tarn__hub_words(tarn__command command, int count, char **words, const char *names[TARN__MODELS_MAX])
+{
+    int models = !(command & OPENS_MODEL) ? 0 : command == TARN__SERVE ? TARN__MODELS_MAX : 1;
+    for (int i = 0; i < models; i++)
+        names[i] = NULL;
+    for (int i = 0; i < models && i < count && words[i][0] != '-' && !tarn_failed(); i++)
+        names[i] = replace_word(&words[i]);
     return !tarn_failed();
 }
 
@@ -58,7 +65,7 @@ static void replace(char *name, size_t size)
 bool tarn__hub_options(tarn__options *options)
 {
     const char **const names[] = {&options->model, &options->adapter, &options->convert_base, &options->tokenizer};
-    _Static_assert(sizeof(names) / sizeof(names[0]) < MAX_NAMES, "MAX_NAMES is too small");
+    _Static_assert(sizeof(names) / sizeof(names[0]) + TARN__MODELS_MAX <= MAX_NAMES, "MAX_NAMES is too small");
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !tarn_failed(); i++)
         *names[i] = path_of(*names[i]);
     replace(options->train.base, sizeof(options->train.base));

@@ -47,7 +47,7 @@ static const command commands[] = {
      "classes of images, or predictions for the rows of a table, by a trained model", "RUN IMAGE|FOLDER...|ROWS.csv "},
     {"generate", TARN__GENERATE, tarn__generate, "generate text with a language model", "MODEL [PROMPT] "},
     {"chat", TARN__CHAT, tarn__chat, "chat with a language model", "MODEL "},
-    {"serve", TARN__SERVE, tarn__serve, "serve a language model over HTTP, with OpenAI's API", "MODEL "},
+    {"serve", TARN__SERVE, tarn__serve, "serve language models over HTTP, with OpenAI's API", "MODEL... "},
     {"pull", TARN__PULL, tarn__pull, "download a model from a Hugging Face hub to the cache of its tools", "ORG/NAME "},
     {"tokenize", TARN__TOKENIZE, tarn__tokenize,
      "text to tokens and back; train a tokenizer; prepare token files for training", "[FILE...] "},
@@ -212,15 +212,15 @@ static void print_log(tarn_log_level level, const char *text, void *ctx)
 static int run(const command *one, int count, char **words)
 {
     tarn__options options;
-    const char *hub_name = NULL;
-    if (!tarn__hub_word(one->bit, count, words, &hub_name))
+    const char *hub_names[TARN__MODELS_MAX] = {NULL};
+    if (!tarn__hub_words(one->bit, count, words, hub_names))
         return tarn__print_error(one->name);
     int status = tarn__options_read(one->bit, one->name, count, words, &options);
     if (status != TARN__DONE)
         return status;
     if (options.help)
         return print_help(one);
-    options.hub_name = hub_name;
+    memcpy(options.hub_names, hub_names, sizeof(hub_names));
     if (!tarn__hub_options(&options))
         return tarn__print_error(one->name);
     if (!tarn_set_threads((int)options.threads))

@@ -241,8 +241,8 @@ static const tarn__option_row table[] = {
      "API keys of the server of a URL, one per line; the first is used"},
     {"origin", TARN__OPT_STRINGS, 0, TARN__ORIGINS_MAX, NULL, "URL", TARN__SERVE, AT(origins), AT(origin_count),
      "origin whose pages may use the server (CORS), such as https://example.org; may be given several times"},
-    {"alias", TARN__OPT_STRING, 0, 0, NULL, "NAME", TARN__SERVE, AT(alias), 0,
-     "name of the model in requests and answers [the last part of its path]"},
+    {"alias", TARN__OPT_STRINGS, 0, TARN__MODELS_MAX, NULL, "NAME", TARN__SERVE, AT(aliases), AT(alias_count),
+     "name of the model in requests and answers [the last part of its path]; given again, that of the next model"},
     {"lora", TARN__OPT_STRINGS, 0, TARN__LORAS_MAX, NULL, "NAME=PATH", TARN__SERVE, AT(loras), AT(lora_count),
      "LoRA adapters that requests choose by this name as their model: a folder or a GGUF file; may be given several "
      "times"},

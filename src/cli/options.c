@@ -68,12 +68,11 @@ static const char *find_value(const char *command_name, const char *name, size_t
 /* Maximum number of arguments before the options, of `count`. */
 static int max_words(tarn__command command, int count)
 {
-    bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE;
+    bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE || command == TARN__SERVE;
     bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
     bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS ||
                      command == TARN__BOARD || command == TARN__INSPECT || command == TARN__CHAT ||
-                     command == TARN__SERVE || command == TARN__BENCH_SERVE || command == TARN__DATA ||
-                     command == TARN__PULL;
+                     command == TARN__BENCH_SERVE || command == TARN__DATA || command == TARN__PULL;
     return takes_two ? 2 : takes_one ? 1 : takes_many ? count : 0;
 }
 
@@ -91,7 +90,8 @@ static int read_argument(tarn__command command, const char *command_name, int co
         return unknown_option(command, command_name, word, strcspn(word, "="));
     if (strncmp(word, "--", 2) != 0 || !word[2]) {
         fprintf(stderr, "tarn %s: unexpected argument '%s'%s; see tarn %s --help\n", command_name, tarn__escaped(word),
-                max_words(command, 1) > options->word_count ? "; give it before the options" : "", command_name);
+                max_words(command, options->word_count + 1) > options->word_count ? "; give it before the options" : "",
+                command_name);
         return TARN__MISUSED;
     }
     size_t length = strcspn(name, "=");

@@ -44,6 +44,7 @@ typedef enum tarn__command {
 #define TARN__ORIGINS_MAX 16
 #define TARN__INCLUDES_MAX 16
 #define TARN__LORAS_MAX 64
+#define TARN__MODELS_MAX 64
 #define TARN__EVERY (~0u)
 
 #define TARN__LIST_MAX 64
@@ -75,7 +76,7 @@ typedef struct tarn__options {
     int64_t port;       /* board and serve */
     bool compare;       /* runs */
     double val_fraction;
-    const char *hub_name; /* of a first argument ORG/NAME that is a folder in the cache of models; else NULL */
+    const char *hub_names[TARN__MODELS_MAX]; /* of arguments ORG/NAME that are folders in the cache; else NULL */
     char *const *words;   /* arguments before the options: a configuration, a run, images, a model and a prompt … */
     int word_count;
 
@@ -111,7 +112,9 @@ typedef struct tarn__options {
     const char *grammar, *json_schema, *regex;
 
     /* serve */
-    const char *host, *api_key_file, *alias;
+    const char *host, *api_key_file;
+    const char *aliases[TARN__MODELS_MAX]; /* of the models, in their order */
+    int alias_count;
     const char *origins[TARN__ORIGINS_MAX], *loras[TARN__LORAS_MAX];
     int origin_count, lora_count;
     int64_t queue, drain;

@@ -53,10 +53,10 @@ static inline tarn_tokenizer *make_tokenizer(void)
     return tokenizer;
 }
 
-static inline bool load(tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,
-                        size_t error_size, void *ctx)
+static inline bool load(int index, tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine,
+                        char *error, size_t error_size, void *ctx)
 {
-    (void)engine, (void)ctx;
+    (void)index, (void)engine, (void)ctx;
     nanosleep(&(struct timespec){load_seconds, 0}, NULL);
     if (load_fails) {
         snprintf(error, error_size, "there is no such model");
@@ -77,11 +77,13 @@ static inline const char *ask(const char *method, const char *path, const char *
 
 static inline void begin(tarn__api_options options)
 {
+    static const char *const names[] = {"bytes"};
     char error[256];
     options.http = tarn__http_options_default();
     options.http.port = 0;
-    options.name = "bytes";
-    options.load = load;
+    options.names = options.names ? options.names : names;
+    options.name_count = options.name_count ? options.name_count : 1;
+    options.load = options.load ? options.load : load;
     options.queue = options.queue ? options.queue : 256;
     has_failed = false;
     api = tarn__api_new(&options, error, sizeof(error));

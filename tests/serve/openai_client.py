@@ -3,6 +3,7 @@
 thinking, log probabilities, errors and keys, on a random Llama. TARN_COMMAND names the command. Exit status 77: the
 package or the server is missing."""
 import array
+import contextlib
 import json
 import os
 import subprocess
@@ -247,6 +248,22 @@ def unfit_adapters(command, folder):
           f"adapters of another model: {made.returncode}, {made.stderr}")
 
 
+def several(client, url):
+    """One of two models is loaded at a time."""
+    check([(m.id, m.loaded) for m in client.models.list()] == [("random", True), ("org/second", False)], "both models")
+    check(client.models.retrieve("org/second").id == "org/second", "a model by its name")
+    ask = lambda model: client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Hi"}],
+                                                       max_tokens=5)
+    refused(openai.ConflictError, "model_not_loaded", lambda: ask("org/second"))
+    administrator = openai.OpenAI(base_url=url.removesuffix("/v1"), api_key=KEY, max_retries=0, timeout=60)
+    loaded = administrator.post("/admin/load", body={"model": "org/second"}, cast_to=object)
+    check(loaded["id"] == "org/second" and loaded["loaded"], "the other one is loaded")
+    check(ask("org/second").model == "org/second", "and answers")
+    refused(openai.ConflictError, "model_not_loaded", lambda: ask("random"))
+    refused(openai.NotFoundError, "model_not_found",
+            lambda: administrator.post("/admin/load", body={"model": "/etc/passwd"}, cast_to=object))
+
+
 def errors(client, url):
     ask = client.chat.completions.create
     hi = [{"role": "user", "content": "Hi"}]
@@ -259,6 +276,28 @@ def errors(client, url):
     refused(openai.AuthenticationError, "invalid_api_key", stranger.models.list)
 
 
+@contextlib.contextmanager
+def serving(command, folder, lines, *words):
+    """A client of a server, and its URL; None for a build without a server. The server prints so many lines."""
+    with open(folder / "errors", "w") as errors_file:
+        server = subprocess.Popen([command, "serve", *words, "--port", "0", "--device", "cpu", "--api-key-file",
+                                   folder / "keys"], stdout=subprocess.PIPE, stderr=errors_file, text=True)
+    try:
+        printed = [server.stdout.readline() for _ in range(lines)]
+        if all(printed):
+            url = printed[0].split()[0] + "/v1"
+            yield openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=60), url
+        else:
+            said = (folder / "errors").read_text()
+            print(said)
+            check("this build has no HTTP server" in said, "the server starts")
+            yield None, None
+    finally:
+        was_running = server.poll() is None
+        server.terminate()
+        check(server.wait(60) == 0 or not was_running, "SIGTERM ends the server")
+
+
 def main():
     command = os.environ["TARN_COMMAND"]
     with tempfile.TemporaryDirectory() as scratch:
@@ -267,20 +306,10 @@ def main():
         (folder / "keys").write_text(KEY + "\n")
         random_model.write_adapter(folder / "first", 1, 2, ["q_proj", "v_proj"])
         random_model.write_adapter(folder / "second", 2, 3, ["k_proj", "o_proj"])
-        with open(folder / "errors", "w") as errors_file:
-            words = ["--port", "0", "--device", "cpu", "--api-key-file", folder / "keys", "--lora",
-                     f"first={folder / 'first'}", "--lora", f"second={folder / 'second'}"]
-            server = subprocess.Popen([command, "serve", folder, *words], stdout=subprocess.PIPE, stderr=errors_file,
-                                      text=True)
-        try:
-            first = server.stdout.readline()
-            served = [server.stdout.readline() for _ in range(4)] if first else [""]
-            if not all(served):
-                said = (folder / "errors").read_text()
-                print(said)
-                return 77 if "this build has no HTTP server" in said else 1
-            url = first.split()[0] + "/v1"
-            client = openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=60)
+        with serving(command, folder, 5, folder, "--lora", f"first={folder / 'first'}", "--lora",
+                     f"second={folder / 'second'}") as (client, url):
+            if not client:
+                return 1 if failures else 77
             adapters(client, command, folder)
             unfit_adapters(command, folder)
             chats(client)
@@ -291,10 +320,8 @@ def main():
             embeddings(client, folder)
             reasoning(client)
             errors(client, url)
-        finally:
-            was_running = server.poll() is None
-            server.terminate()
-            check(server.wait(60) == 0 or not was_running, "SIGTERM ends the server")
+        with serving(command, folder, 3, folder, folder, "--alias", "random", "--alias", "org/second") as (client, url):
+            several(client, url)
     print("FAILED" if failures else f"the openai package {openai.__version__} is served")
     return 1 if failures else 0
 

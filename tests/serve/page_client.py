@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The pages of `tarn serve` in Chromium, through Playwright: a chat with Markdown of every kind and with texts that
 attack the page, stop, edit, regenerate, settings, conversations, export and import, errors, a key, a model without a
-chat template, phones, keyboard, theme, and the status under load. The model is a random Llama; a grammar, added to the
-page's request on its way, makes it write what a test needs. TARN_COMMAND names the command, CHROMIUM the browser
-(/usr/bin/chromium).
+chat template, several models, phones, keyboard, theme, and the status under load. The model is a random Llama; a
+grammar, added to the page's request on its way, makes it write what a test needs. TARN_COMMAND names the command,
+CHROMIUM the browser (/usr/bin/chromium).
 
     page_client.py [--pictures FOLDER]
 
@@ -81,10 +81,10 @@ ATTACK = """<script>document.title='hacked'</script><img src=x onerror="document
 
 
 @contextlib.contextmanager
-def served(folder, *options):
-    """The address of a server of the model."""
+def served(folder, *options, others=()):
+    """The address of a server of the model, and of others."""
     with open(folder / "errors", "w") as errors:
-        command = [os.environ["TARN_COMMAND"], "serve", folder, "--port", "0", "--device", "cpu", *options]
+        command = [os.environ["TARN_COMMAND"], "serve", folder, *others, "--port", "0", "--device", "cpu", *options]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         first = server.stdout.readline()
@@ -504,6 +504,43 @@ def a_key_and_no_template(browser, folder):
         tab.close()
 
 
+def a_model_is_chosen(browser, folder):
+    """Another model is loaded for all; one that cannot be leaves the one before."""
+    plain, broken = folder.parent / "plain", folder.parent / "broken"
+    broken.mkdir()
+    with served(folder, others=(plain, broken)) as (url, _):
+        tab, other = Tab(browser, url), Tab(browser, url)
+        tab.expected, other.expected = ("status of 500", "status of 503"), ("status of 409", "status of 503")
+        page, choice = tab.page, tab.page.get_by_label("Model", exact=True)
+        for one in (tab, other):
+            one.page.goto("/")
+            expect(one.page.locator("#model")).to_have_value("random")
+        expect(choice.locator("option")).to_have_text(["random", "plain", "broken"])
+        choice.select_option("plain")
+        expect(page.locator("#notice")).to_contain_text("This model has no chat template")
+        expect(choice).to_have_value("plain")
+        tab.write(" upon")
+        tab.send("Once")
+        tab.finish(1)
+        assert tab.sent[-1]["model"] == "plain", tab.sent[-1]
+        other.send("Hello")
+        expect(other.answers().get_by_role("alert")).to_contain_text("'random' is not loaded, 'plain' is")
+        expect(other.page.locator("#model")).to_have_value("plain")
+        choice.select_option("broken")
+        expect(page.locator("#notice")).to_have_class("notice bad")
+        expect(choice).to_have_value("plain")
+        choice.select_option("random")
+        expect(page.locator("#notice")).not_to_be_visible()
+        expect(choice).to_have_value("random")
+        tab.send("Hello")
+        tab.finish(2)
+        assert tab.sent[-1]["model"] == "random", tab.sent[-1]
+        page.goto("/status")
+        expect(page.locator("#server")).to_contain_text("random on cpu")
+        tab.close()
+        other.close()
+
+
 # ---- tests of the status page
 
 
@@ -607,7 +644,7 @@ CHAT = [headers_and_policy, markdown_is_shown, attacks_stay_text, long_texts_tak
         messages_are_edited_and_answered_again, settings_reach_the_server, conversations_are_kept, errors_are_sentences,
         a_failed_answer_leaves_turns, thinking_is_folded, keys_work, the_theme_can_be_changed, a_phone_has_room,
         status_follows_the_server, a_hidden_page_asks_for_nothing, the_status_fits_a_phone]
-SERVERS = [a_server_that_goes_is_reported, a_key_and_no_template]
+SERVERS = [a_server_that_goes_is_reported, a_key_and_no_template, a_model_is_chosen]
 
 
 def run(name, test):
@@ -637,7 +674,7 @@ def check_all(browser, scratch, options):
         if options.pictures:
             os.makedirs(options.pictures, exist_ok=True)
             pictures(browser, url, options.pictures)
-    for test, folder in zip(SERVERS, (chat, plain)):
+    for test, folder in zip(SERVERS, (chat, plain, chat)):
         if re.search(options.only, test.__name__):
             failed += run(test.__name__, lambda: test(browser, folder))
     return failed

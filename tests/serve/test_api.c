@@ -583,7 +583,8 @@ static void a_name_that_json_cannot_have_is_refused(void **state)
 {
     (void)state;
     char error[256];
-    tarn__api_options options = {.http = tarn__http_options_default(), .name = "\xff", .load = load};
+    static const char *const names[] = {"good", "\xff"};
+    tarn__api_options options = {.http = tarn__http_options_default(), .names = names, .name_count = 2, .load = load};
     assert_null(tarn__api_new(&options, error, sizeof(error)));
     assert_contains(error, "not UTF-8");
 }

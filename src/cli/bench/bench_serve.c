@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "serve/api/keys.h"
+#include "serve/http/keys.h"
 
 #define DEFAULT_CLIENTS 16
 #define DEFAULT_SECONDS 10

@@ -1,10 +1,12 @@
-/* serve.c: `tarn serve`: a language model behind an OpenAI-compatible HTTP API (serve/api).
+/* serve.c: `tarn serve`: language models behind an OpenAI-compatible HTTP API (serve/api), one loaded at a time.
  *
  * The server listens first and loads the model on another thread, so that /health can say so. Loopback alone, unless
  * keys are given. */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/lm/lm_common.h"
@@ -18,12 +20,12 @@
 #define DEFAULT_KV_TOKENS 65536 /* of all sequences, where --sequences contexts are more */
 #define PAGE_TOKENS 64
 
-/* Of the engine's thread while the model is loaded. */
+/* Of the engine's thread while a model is loaded. The arrays have an element per model. */
 typedef struct serving {
     const tarn__options *options;
-    tarn_run_weights weights;
+    tarn_run_weights *weights;
+    char **names;
     tarn_kv_type kv_type;
-    const char *name;
     char url[128];
     char *lora[TARN__LORAS_MAX]; /* names of the adapters */
 } serving;
@@ -51,15 +53,24 @@ static void size_cache(const serving *s, const tarn_model_info *info, tarn_engin
     engine->kv_bytes = o->kv_memory ? o->kv_memory << 20 : tokens * token_bytes(info, s->kv_type);
 }
 
-static bool load(tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,
+/* The options with one of the models alone. */
+static tarn__options options_of(const tarn__options *options, int index)
+{
+    tarn__options one = *options;
+    one.words += index;
+    one.word_count = 1;
+    return one;
+}
+
+static bool load(int index, tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,
                  size_t error_size, void *ctx)
 {
     serving *s = ctx;
-    const tarn__options *o = s->options;
+    const tarn__options o = options_of(s->options, index);
     tarn_model_info info;
-    *model = tarn__lm_model(o, &s->weights);
-    *tokenizer = *model ? tarn__lm_tokenizer(o) : NULL;
-    bool good = *tokenizer && (!o->template_name || tarn_tokenizer_set_chat(*tokenizer, o->template_name)) &&
+    *model = tarn__lm_model(&o, &s->weights[index]);
+    *tokenizer = *model ? tarn__lm_tokenizer(&o) : NULL;
+    bool good = *tokenizer && (!o.template_name || tarn_tokenizer_set_chat(*tokenizer, o.template_name)) &&
                 tarn_model_query(*model, &info);
     if (good)
         size_cache(s, &info, engine);
@@ -147,6 +158,15 @@ static int check_options(const tarn__options *o)
     }
     if (!is_loopback(o->host) && !o->api_key_file)
         return misuse("--host %s opens the server to others: it needs --api-key-file", o->host);
+    if (o->word_count > TARN__MODELS_MAX || o->alias_count > o->word_count)
+        return misuse(
+            o->alias_count > o->word_count ? "--alias %s: there are more names than models"
+                                           : "'%s' is one model too many: at most 64 can be given",
+            tarn__escaped(o->alias_count > o->word_count ? o->aliases[o->word_count] : o->words[TARN__MODELS_MAX]));
+    if (o->adapter && o->word_count > 1)
+        return misuse("--adapter %s belongs to one model, and several are given", tarn__escaped(o->adapter));
+    if (o->lora_count > 0 && o->word_count > 1)
+        return misuse("--lora %s belongs to one model, and several are given", tarn__escaped(o->loras[0]));
     for (int i = 0; i < o->origin_count; i++) {
         const char *authority = strstr(o->origins[i], "://");
         if (!authority || !authority[3] || strchr(authority + 3, '/'))
@@ -181,7 +201,7 @@ static int name_loras(serving *s)
             fprintf(stderr, "tarn serve: out of memory\n");
             return TARN__FAILED;
         }
-        bool is_taken = strcmp(s->lora[i], s->name) == 0;
+        bool is_taken = strcmp(s->lora[i], s->names[0]) == 0;
         for (int k = 0; k < i; k++)
             is_taken = is_taken || strcmp(s->lora[i], s->lora[k]) == 0;
         if (is_taken)
@@ -201,11 +221,13 @@ static int serve(serving *s, const tarn__api_keys *keys)
     const tarn__options *o = s->options;
     char error[512];
     tarn__api_options options = {.http = tarn__http_options_default(),
-                                 .name = s->name,
+                                 .names = (const char *const *)s->names,
+                                 .name_count = o->word_count,
                                  .keys = keys->count ? keys : NULL,
                                  .origins = o->origins,
                                  .origin_count = o->origin_count,
                                  .queue = (int)o->queue,
+                                 .drain_seconds = (int)o->drain,
                                  .engine = {.sequences = o->sequences,
                                             .kv_type = s->kv_type,
                                             .prompt_tokens = o->prefill_chunk,
@@ -235,6 +257,36 @@ static int serve(serving *s, const tarn__api_keys *keys)
     return good ? TARN__DONE : TARN__FAILED;
 }
 
+/* Names and weights of all models; what cannot be found is found out before any is loaded. */
+static int find_models(serving *s)
+{
+    const tarn__options *o = s->options;
+    int status = TARN__DONE;
+    s->names = calloc((size_t)o->word_count, sizeof(*s->names));
+    s->weights = calloc((size_t)o->word_count, sizeof(*s->weights));
+    for (int i = 0; status == TARN__DONE && i < o->word_count; i++) {
+        const tarn__options one = options_of(o, i);
+        if (s->names)
+            s->names[i] = i < o->alias_count ? strdup(o->aliases[i])
+                                             : model_name(o->hub_names[i] ? o->hub_names[i] : o->words[i]);
+        if (!s->names || !s->weights || !s->names[i]) {
+            fprintf(stderr, "tarn serve: out of memory\n");
+            return TARN__FAILED;
+        }
+        for (int k = 0; k < i; k++)
+            if (strcmp(s->names[k], s->names[i]) == 0)
+                return misuse("two models are named '%s'; --alias names the first one, given again the next",
+                              tarn__escaped(s->names[i]));
+        if (access(o->words[i], F_OK) != 0) {
+            fprintf(stderr, "tarn serve: '%s': %s; expected a model folder, a .gguf file or a run\n",
+                    tarn__escaped(o->words[i]), strerror(errno));
+            return TARN__FAILED;
+        }
+        status = tarn__checkpoint_use("serve", &one, &s->weights[i]);
+    }
+    return status;
+}
+
 int tarn__serve(const tarn__options *options)
 {
     serving s = {.options = options};
@@ -244,27 +296,24 @@ int tarn__serve(const tarn__options *options)
     if (status == TARN__DONE)
         status = tarn__lm_options("serve", options, &s.kv_type);
     if (status == TARN__DONE)
-        status = tarn__checkpoint_use("serve", options, &s.weights);
-    if (status != TARN__DONE)
-        return status;
-    if (options->api_key_file && !tarn__api_keys_read(&keys, options->api_key_file, error, sizeof(error))) {
+        status = find_models(&s);
+    if (status == TARN__DONE && options->api_key_file &&
+        !tarn__api_keys_read(&keys, options->api_key_file, error, sizeof(error))) {
         fprintf(stderr, "tarn serve: --api-key-file: %s\n", error);
-        return TARN__FAILED;
+        status = TARN__FAILED;
     }
-    char *name =
-        options->alias ? strdup(options->alias) : model_name(options->hub_name ? options->hub_name : options->words[0]);
-    s.name = name;
-    if (name)
+    if (status == TARN__DONE)
         status = name_loras(&s);
-    else
-        fprintf(stderr, "tarn serve: out of memory\n");
-    if (name && status == TARN__DONE)
+    if (status == TARN__DONE)
         status = serve(&s, &keys);
     for (int i = 0; i < options->lora_count; i++)
         free(s.lora[i]);
-    free(name);
+    for (int i = 0; s.names && i < options->word_count; i++)
+        free(s.names[i]);
+    free(s.names);
+    free(s.weights);
     tarn__api_keys_free(&keys);
-    return name ? status : TARN__FAILED;
+    return status;
 }
 
 #else

@@ -42,6 +42,15 @@ static void refuse(tarn__api *a, tarn__http_exchange *x, int status, const char 
     tarn__api_answer_error(a, x, &error);
 }
 
+/* curl's own type is that of a form. */
+static void refuse_type(tarn__api *a, tarn__http_exchange *x)
+{
+    tarn__api_error error = {0};
+    const char *type = tarn__http_request_header(tarn__http_exchange_request(x), "Content-Type");
+    tarn__api_refuse(&error, 415, NULL, NULL, "the Content-Type is '%.80s'; it must be application/json", type);
+    tarn__api_answer_error(a, x, &error);
+}
+
 /* ---- routes ------------------------------------------------------------------------------------------------------ */
 
 static void answer_health(tarn__api *a, tarn__http_exchange *x)
@@ -58,6 +67,7 @@ typedef struct route {
 } route;
 
 static const route routes[] = {{"/health", answer_health, 0},
+                               {"/openapi.json", tarn__api_answer_openapi, 0},
                                {"/v1/models", tarn__api_answer_models, 0},
                                {"/props", tarn__api_answer_props, 0},
                                {"/metrics", tarn__api_answer_metrics, 0},
@@ -73,7 +83,16 @@ static const route routes[] = {{"/health", answer_health, 0},
                                {"/api/show", NULL, TARN__API_TEMPLATE},
                                {"/tokenize", NULL, TARN__API_TOKENIZE},
                                {"/detokenize", NULL, TARN__API_DETOKENIZE},
-                               {"/apply-template", NULL, TARN__API_TEMPLATE}};
+                               {"/apply-template", NULL, TARN__API_TEMPLATE},
+                               {"/admin/load", NULL, TARN__API_LOAD}};
+
+const char *tarn__api_route_path(int index, bool *is_read)
+{
+    if (index >= (int)(sizeof(routes) / sizeof(routes[0])))
+        return NULL;
+    *is_read = routes[index].answer != NULL;
+    return routes[index].path;
+}
 
 static const route *find_route(const char *path)
 {
@@ -136,14 +155,14 @@ static bool is_json(const tarn__http_request *request)
     return !type || strncasecmp(type, "application/json", 16) == 0;
 }
 
-static bool is_health(const tarn__http_request *request)
+static bool is_public(const tarn__http_request *request)
 {
-    return strcmp(request->path, "/health") == 0;
+    return strcmp(request->path, "/health") == 0 || strcmp(request->path, "/openapi.json") == 0;
 }
 
 static bool has_key(const tarn__api *a, const tarn__http_request *request)
 {
-    return !a->options.keys || is_health(request) ||
+    return !a->options.keys || is_public(request) ||
            tarn__api_keys_allow(a->options.keys, tarn__http_request_header(request, "Authorization"));
 }
 
@@ -152,6 +171,13 @@ static bool admits(const tarn__http_request *request, void *ctx)
 {
     const tarn__api *a = ctx;
     return !tarn__http_access_refusal(&a->access, request) && has_key(a, request);
+}
+
+/* While running requests end, the state of the server can be read; the document at any time. */
+static bool is_served(const tarn__api *a, const route *found)
+{
+    return a->state == TARN__API_READY || found->answer == tarn__api_answer_openapi ||
+           (a->state == TARN__API_DRAINING && found->answer && found->answer != answer_health);
 }
 
 static void handle(tarn__http_exchange *x, void *ctx)
@@ -178,9 +204,11 @@ static void handle(tarn__http_exchange *x, void *ctx)
         tarn__http_exchange_header(x, "Allow", is_read ? "GET, HEAD" : "POST");
         refuse(a, x, 405, NULL, is_read ? "this route is read with GET" : "this route needs POST");
     } else if (!found->answer && !is_json(request)) {
-        refuse(a, x, 415, NULL, "the Content-Type must be application/json");
-    } else if (a->state != TARN__API_READY) {
-        refuse(a, x, 503, "loading", "the model is being loaded");
+        refuse_type(a, x);
+    } else if (!is_served(a, found)) {
+        refuse(a, x, 503, "loading",
+               a->state == TARN__API_DRAINING ? "another model is loaded as soon as running requests have ended"
+                                              : "the model is being loaded");
     } else if (found->answer) {
         found->answer(a, x);
     } else {
@@ -190,28 +218,27 @@ static void handle(tarn__http_exchange *x, void *ctx)
 
 /* ---- beginning and end ------------------------------------------------------------------------------------------- */
 
-void tarn__api_on_loaded(void *ctx)
+static bool has_good_names(const tarn__api_options *options)
 {
-    tarn__api *a = ctx;
-    if (atomic_load(&a->is_ending))
-        return;
-    a->state = a->load_error[0] ? TARN__API_FAILED : TARN__API_READY;
-    if (a->state == TARN__API_FAILED)
-        tarn__http_server_stop(a->server, 0);
-    else if (a->options.loaded)
-        a->options.loaded(&a->model, a->options.ctx);
+    for (int i = 0; i < options->name_count; i++) {
+        json_t *name = json_string(options->names[i]);
+        json_decref(name);
+        if (!name)
+            return false;
+    }
+    return true;
 }
 
 tarn__api *tarn__api_new(const tarn__api_options *options, char *error, size_t error_size)
 {
-    json_t *name = json_string(options->name);
-    tarn__api *a = name ? calloc(1, sizeof(*a)) : NULL;
+    bool has_names = has_good_names(options);
+    tarn__api *a = has_names ? calloc(1, sizeof(*a)) : NULL;
     snprintf(error, error_size, "%s",
-             name ? "no memory for the server" : "the model's name is not UTF-8; give another");
-    json_decref(name);
+             has_names ? "no memory for the server" : "the name of a model is not UTF-8; give another");
     if (!a)
         return NULL;
     a->options = *options;
+    a->wanted = a->loaded = -1;
     a->options.engine.sequences = options->engine.sequences ? options->engine.sequences : DEFAULT_SEQUENCES;
     a->started = (int64_t)time(NULL);
     /* with keys, a page that reaches the server under a name of its own still has no key */

@@ -9,7 +9,13 @@
 
 enum { TARN__API_POOL = 2, TARN__API_BUCKETS = 1024 };
 
-typedef enum tarn__api_state { TARN__API_LOADING = 0, TARN__API_READY, TARN__API_FAILED } tarn__api_state;
+/* Draining: running requests end, then another model is loaded. */
+typedef enum tarn__api_state {
+    TARN__API_LOADING = 0,
+    TARN__API_READY,
+    TARN__API_DRAINING,
+    TARN__API_FAILED
+} tarn__api_state;
 
 /* Jobs in the order of their arrival; guarded by the API's lock. */
 typedef struct tarn__api_queue {
@@ -22,10 +28,12 @@ struct tarn__api {
     tarn__http_server *server;
     int64_t started; /* Unix time */
 
-    /* written by the engine's thread before it posts that the model is loaded */
+    /* of the engine's thread while the API is loading, then of all to read */
     tarn__api_model model;
     tarn_engine *engine;
-    char load_error[512];
+    tarn_engine_options engine_options; /* as the model's load has set them */
+    int loaded;                         /* the index of the model; -1: none */
+    char load_error[512];               /* of the last load */
     pthread_t engine_thread;
     atomic_bool is_ending;
     bool has_engine_thread;
@@ -36,6 +44,7 @@ struct tarn__api {
     pthread_mutex_t lock;
     pthread_cond_t filled;
     tarn__api_queue prepared, computed; /* jobs for the pool, and embeddings for the engine's thread */
+    int wanted;                         /* the model that the engine's thread shall load; -1: none */
 
     /* of the loop's thread */
     tarn__api_state state;
@@ -47,6 +56,11 @@ struct tarn__api {
     tarn_text_stream *token_stream;  /* for the texts of single tokens; NULL: not yet needed */
     int64_t answered, refused, gone; /* requests */
     int64_t embedded;                /* tokens of embeddings that were answered */
+    int64_t loads;                   /* of models */
+    tarn_engine_stats past;          /* counters of the engines before */
+    tarn__api_job *change;           /* the request for another model; NULL: none, or its client has gone */
+    int change_to;                   /* that model */
+    double drain_until;              /* seconds */
 };
 
 /* ---- worker.c ---------------------------------------------------------------------------------------------------- */
@@ -64,6 +78,9 @@ void tarn__api_finish_front(tarn__api *api);
 
 /* Hands an embeddings job to the engine's thread; it comes back by tarn__api_on_prepared(). */
 void tarn__api_compute(tarn__api *api, tarn__api_job *job);
+
+/* Has the engine's thread free the model and load another one; nothing may use the engine from now on. */
+void tarn__api_want(tarn__api *api, int index);
 
 /* Outputs of one step, copied; freed by its receiver. */
 typedef struct tarn__api_outputs {
@@ -85,15 +102,39 @@ void tarn__api_on_gone(void *job);
 void tarn__api_on_second(void *api);
 void tarn__api_remove_job(tarn__api *api, tarn__api_job *job);
 
+/* The answer of a job cannot be completed: an error in its place, or as the last event of the stream. */
+void tarn__api_fail(tarn__api *api, tarn__api_job *job, const tarn__api_error *error);
+
+/* Frees a job whose exchange is over, unless the pool or the engine has it. */
+void tarn__api_free_if_over(tarn__api *api, tarn__api_job *job);
+
+double tarn__api_seconds(void);
+
 /* ---- embeddings.c ------------------------------------------------------------------------------------------------ */
 
 /* Computes one chunk of the oldest embeddings job. On the engine's thread, between two steps; *embedder is NULL before
  * and after a job. False: there is none. */
 bool tarn__api_embed(tarn__api *api, tarn_embedder **embedder);
 
+/* ---- models.c ---------------------------------------------------------------------------------------------------- */
+
+/* A model is loaded, or could not be. */
+void tarn__api_on_loaded(void *api);
+
+/* Begins to load the model that a job wants. */
+void tarn__api_change_model(tarn__api *api, tarn__api_job *job);
+
+/* Loads it once nothing runs any more; called whenever a request may have ended. */
+void tarn__api_continue_change(tarn__api *api);
+
+/* The client of a job has gone. */
+void tarn__api_forget_change(tarn__api *api, const tarn__api_job *job);
+
 /* ---- api.c ------------------------------------------------------------------------------------------------------- */
 
-void tarn__api_on_loaded(void *api);
+/* The path of a route, by its index, and whether it is read with GET; else it needs POST. NULL: past the last. */
+const char *tarn__api_route_path(int index, bool *is_read);
+
 void tarn__api_answer_error(tarn__api *api, tarn__http_exchange *exchange, const tarn__api_error *error);
 void tarn__api_answer_json(tarn__http_exchange *exchange, int status, const char *text);
 
@@ -137,6 +178,12 @@ char *tarn__api_usage_chunk(const tarn__api_job *job, const tarn__api_model *mod
 
 /* ---- status.c ---------------------------------------------------------------------------------------------------- */
 
+/* The entry of a model, by its index, in /v1/models. A new reference; NULL without memory. */
+json_t *tarn__api_model_entry(const tarn__api *api, int index);
+
+/* Adds what only grows. */
+void tarn__api_add_counters(tarn_engine_stats *to, const tarn_engine_stats *from);
+
 void tarn__api_answer_models(tarn__api *api, tarn__http_exchange *exchange);
 void tarn__api_answer_props(tarn__api *api, tarn__http_exchange *exchange);
 void tarn__api_answer_metrics(tarn__api *api, tarn__http_exchange *exchange);
@@ -147,5 +194,6 @@ void tarn__api_answer_slots(tarn__api *api, tarn__http_exchange *exchange);
 /* The name of the page at a path; NULL: no page. */
 const char *tarn__api_page(const char *path);
 void tarn__api_answer_page(tarn__http_exchange *exchange, const char *name);
+void tarn__api_answer_openapi(tarn__api *api, tarn__http_exchange *exchange);
 
 #endif

@@ -13,7 +13,7 @@
 #define SILENCE_SECONDS 15    /* of a stream, before a comment */
 #define LOGPROBS_PER_EVENT 64 /* of a stream, at most: those of a prompt come many at a time */
 
-static double seconds(void)
+double tarn__api_seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -71,7 +71,7 @@ static bool is_live(const tarn__api_job *job)
     return false;
 }
 
-static void free_if_over(tarn__api *a, tarn__api_job *job)
+void tarn__api_free_if_over(tarn__api *a, tarn__api_job *job)
 {
     if (!job->exchange && job->is_prepared && !is_live(job))
         tarn__api_remove_job(a, job);
@@ -93,8 +93,9 @@ void tarn__api_on_gone(void *ctx)
     tarn__api *a = job->owner;
     job->exchange = NULL;
     a->gone++;
+    tarn__api_forget_change(a, job);
     cancel(a, job);
-    free_if_over(a, job);
+    tarn__api_free_if_over(a, job);
 }
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
@@ -107,7 +108,7 @@ static bool send_event(tarn__api_job *job, char *text)
     bool good = event != NULL;
     if (good) {
         int size = snprintf(event, length + 16, job->ollama ? "%s\n" : "data: %s\n\n", text);
-        job->last_sent = seconds();
+        job->last_sent = tarn__api_seconds();
         good = tarn__http_stream_part(job->exchange, event, (size_t)size);
     }
     free(event);
@@ -124,8 +125,7 @@ static void end_stream(tarn__api_job *job)
         tarn__http_stream_end(x);
 }
 
-/* The answer cannot be completed: an error as the answer, or as the last event of the stream. */
-static void fail(tarn__api *a, tarn__api_job *job, const tarn__api_error *error)
+void tarn__api_fail(tarn__api *a, tarn__api_job *job, const tarn__api_error *error)
 {
     tarn__http_exchange *x = job->exchange;
     if (job->has_begun) {
@@ -143,7 +143,7 @@ static void fail_without_memory(tarn__api *a, tarn__api_job *job)
 {
     tarn__api_error error = {0};
     tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the answer");
-    fail(a, job, &error);
+    tarn__api_fail(a, job, &error);
 }
 
 static bool add_text(tarn__api_choice *c, const char *text, size_t length)
@@ -252,7 +252,7 @@ static void begin(tarn__api *a, tarn__api_job *job)
     else if (add_choices(a, job, &error) && job->streams && !begin_stream(a, job) && job->exchange)
         tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the answer");
     if (error.status)
-        fail(a, job, &error);
+        tarn__api_fail(a, job, &error);
 }
 
 void tarn__api_on_prepared(void *ctx)
@@ -279,10 +279,13 @@ void tarn__api_on_prepared(void *ctx)
         job->root = NULL;
         tarn__api_compute(a, job);
         return;
+    } else if (x && job->route == TARN__API_LOAD) {
+        tarn__api_change_model(a, job);
     } else if (x) {
         begin(a, job);
     }
-    free_if_over(a, job);
+    tarn__api_free_if_over(a, job);
+    tarn__api_continue_change(a);
 }
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
@@ -397,7 +400,7 @@ static void take_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
     } else if (o->finish_reason == TARN_FINISH_ERROR && job->exchange) {
         tarn__api_error error = {0};
         tarn__api_refuse(&error, 500, NULL, NULL, "%s", o->error ? o->error : "the request failed");
-        fail(a, job, &error);
+        tarn__api_fail(a, job, &error);
     } else if (job->exchange && job->streams && has_part) {
         if (!send_output(a, c, &parts) && job->exchange)
             fail_without_memory(a, job);
@@ -407,21 +410,23 @@ static void take_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
     if (++job->ended_count == job->choice_count && job->exchange)
         complete(a, job);
     remove_choice(a, c);
-    free_if_over(a, job);
+    tarn__api_free_if_over(a, job);
 }
 
 void tarn__api_on_outputs(void *ctx)
 {
     tarn__api_outputs *b = ctx;
+    tarn__api *a = b->api;
     for (size_t i = 0; i < b->count; i++) {
-        tarn__api_choice *c = find(b->api, b->outputs[i].request);
+        tarn__api_choice *c = find(a, b->outputs[i].request);
         if (c)
-            take_output(b->api, c, &b->outputs[i]);
+            take_output(a, c, &b->outputs[i]);
     }
     free(b->outputs);
     free(b->bytes);
     free(b->candidates);
     free(b);
+    tarn__api_continue_change(a);
 }
 
 /* A comment in streams that were silent, so that proxies keep them open. */
@@ -429,7 +434,7 @@ void tarn__api_on_second(void *ctx)
 {
     static const char comment[] = ": waiting\n\n";
     tarn__api *a = ctx;
-    double now = seconds();
+    double now = tarn__api_seconds();
     for (tarn__api_job *job = a->jobs, *next; job; job = next) {
         next = job->next;
         if (!job->exchange || !job->has_begun || job->ollama || now - job->last_sent < SILENCE_SECONDS)
@@ -437,4 +442,5 @@ void tarn__api_on_second(void *ctx)
         job->last_sent = now;
         tarn__http_stream_part(job->exchange, comment, sizeof(comment) - 1);
     }
+    tarn__api_continue_change(a);
 }

@@ -63,8 +63,8 @@ static bool begin_job(const tarn__api *a, tarn__api_job *job, tarn_embedder **em
         return tarn__api_refuse(&job->error, 503, NULL, NULL, "no memory for the embeddings");
     *embedder =
         tarn_embedder_new(a->model.module, &(tarn_embedder_options){.context = longest,
-                                                                    .kv_type = a->options.engine.kv_type,
-                                                                    .prefill_chunk = a->options.engine.prompt_tokens});
+                                                                    .kv_type = a->engine_options.kv_type,
+                                                                    .prefill_chunk = a->engine_options.prompt_tokens});
     return *embedder != NULL && tarn_embedder_begin(*embedder, job->prompts[0].tokens, job->prompts[0].count);
 }
 

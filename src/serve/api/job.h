@@ -35,7 +35,8 @@ typedef enum tarn__api_route {
     TARN__API_TOKENIZE,
     TARN__API_DETOKENIZE,
     TARN__API_TEMPLATE,
-    TARN__API_EMBEDDINGS
+    TARN__API_EMBEDDINGS,
+    TARN__API_LOAD
 } tarn__api_route;
 
 /* True if the engine's thread computes the answers of a route. */
@@ -73,9 +74,11 @@ char *tarn__api_error_text(const tarn__api_error *error);
 /* A JSON string of any bytes: what is not UTF-8 becomes '?'. A new reference. */
 json_t *tarn__api_string(const char *bytes, size_t length);
 
-/* What requests are checked against; immutable once the model is loaded. */
+/* What requests are checked against; immutable while the model is loaded. */
 typedef struct tarn__api_model {
     const char *name;
+    const char *const *names; /* of all models of the server */
+    int name_count;
     tarn_module *module; /* NULL: no engine (a fuzz target) */
     tarn_tokenizer *tokenizer;
     tarn_grammar_vocab *vocab; /* NULL: `vocab_error` says why grammars cannot be used */
@@ -146,6 +149,7 @@ struct tarn__api_job {
     bool is_single;         /* at most one call */
     bool opens_reasoning;   /* the prompt of a chat ends with <think> */
     bool is_base64;         /* the form of embeddings */
+    int wanted_model;       /* the index of its name, of a request to load it */
 
     /* embeddings: computed by the engine's thread, which has the job in between, then written by the pool */
     float *embeddings; /* [prompt_count, hidden_size]; NULL: not yet computed */

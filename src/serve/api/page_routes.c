@@ -1,5 +1,6 @@
-/* page_routes.c: the pages of the server, which talk to it through the API. They hold no secrets and need no key, and
- * come while the model is loaded. */
+/* page_routes.c: files of the build: the pages of the server, which talk to it through the API, and the document of its
+ * routes. They hold no secrets and need no key, and come while the model is loaded. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "serve/api/api_private.h"
@@ -35,4 +36,22 @@ void tarn__api_answer_page(tarn__http_exchange *x, const char *name)
     tarn__http_exchange_header(x, "Referrer-Policy", "no-referrer");
     tarn__http_exchange_header(x, "Cross-Origin-Opener-Policy", "same-origin");
     tarn__http_exchange_answer(x, 200, tarn__page_type(page), page->bytes, page->size);
+}
+
+/* GET /openapi.json: the file with the version of tarn. */
+void tarn__api_answer_openapi(tarn__api *a, tarn__http_exchange *x)
+{
+    const tarn__page *file = tarn__page_find("openapi.json");
+    json_t *root = json_loadb((const char *)file->bytes, file->size, 0, NULL);
+    json_object_set_new(json_object_get(root, "info"), "version", json_string(tarn_version()));
+    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (text) {
+        tarn__api_answer_json(x, 200, text);
+    } else {
+        tarn__api_error error = {0};
+        tarn__api_refuse(&error, 503, NULL, NULL, "no memory for the answer");
+        tarn__api_answer_error(a, x, &error);
+    }
+    free(text);
 }

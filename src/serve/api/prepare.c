@@ -45,6 +45,24 @@ static bool parse(tarn__api_job *job)
     return true;
 }
 
+/* The index of a model of the server; -1: there is none of that name. */
+static int find_model(const tarn__api_model *model, const char *name)
+{
+    for (int i = 0; i < model->name_count; i++)
+        if (strcmp(model->names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+static bool refuse_unknown_model(tarn__api_job *job, const tarn__api_model *model, const char *name)
+{
+    return tarn__api_refuse(&job->error, 404, "model_not_found", "model",
+                            "model '%.100s' does not exist; '%.100s' is %s", name, model->name,
+                            model->name_count > 1   ? "loaded, GET /v1/models lists all"
+                            : model->adapter_count ? "served, and GET /v1/models lists its adapters"
+                                                   : "served");
+}
+
 bool tarn__api_check_model(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
     const char *name = NULL;
@@ -56,10 +74,13 @@ bool tarn__api_check_model(tarn__api_job *job, const tarn__api_model *model, tar
     for (int i = 0; i < model->adapter_count; i++)
         if (strcmp(name, model->adapters[i]) == 0)
             job->options.adapter = i + 1;
-    return job->options.adapter > 0 ||
-           tarn__api_refuse(&job->error, 404, "model_not_found", "model",
-                            "model '%.100s' does not exist; '%s' is served%s", name, model->name,
-                            model->adapter_count ? ", and /v1/models lists its adapters" : "");
+    if (job->options.adapter > 0)
+        return true;
+    if (find_model(model, name) < 0)
+        return refuse_unknown_model(job, model, name);
+    return tarn__api_refuse(&job->error, 409, "model_not_loaded", "model",
+                            "model '%.100s' is not loaded, '%.100s' is; POST /admin/load loads another one", name,
+                            model->name);
 }
 
 const char *tarn__api_name(const tarn__api_job *job, const tarn__api_model *model)
@@ -119,18 +140,50 @@ static bool prepare_embeddings(tarn__api_job *job, const tarn__api_model *model,
     return tarn__api_read_embeddings(job, model, f);
 }
 
-void tarn__api_prepare(tarn__api_job *job, const tarn__api_model *model)
+/* {"model": "name"}: one of those given on the command line, never a path. */
+static bool prepare_load(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
-    tarn__body fields = {.error = &job->error};
+    const char *name = NULL;
+    size_t length = 0;
+    if (!tarn__body_string(f, "model", &name, &length) || !tarn__body_end(f))
+        return false;
+    if (!name)
+        return tarn__api_refuse(&job->error, 400, NULL, "model", "model is missing; it must be a name of /v1/models");
+    job->wanted_model = find_model(model, name);
+    return job->wanted_model >= 0 || refuse_unknown_model(job, model, name);
+}
+
+/* A body of Ollama's becomes one of the others, whose members are read then. */
+static bool read_body(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields)
+{
+    if (!parse(job))
+        return false;
+    fields->object = job->root;
+    if (!job->ollama)
+        return true;
+    bool good = tarn__ollama_translate(job, model, fields);
+    if (good && !job->answer)
+        *fields = (tarn__body){.object = job->root, .error = &job->error};
+    return good;
+}
+
+void tarn__api_prepare_body(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields)
+{
+    *fields = (tarn__body){.error = &job->error};
     if (atomic_load(&job->is_cancelled) || job->error.status)
         return;
-    bool good = job->embeddings ? tarn__api_write_embeddings(job, model)
-                                : parse(job) && (!job->ollama || tarn__ollama_translate(job, model));
-    fields.object = job->root;
+    bool good = job->embeddings ? tarn__api_write_embeddings(job, model) : read_body(job, model, fields);
     if (good && !job->embeddings && !job->answer)
         good = (job->route <= TARN__API_COMPLETION   ? prepare_completion
                 : job->route == TARN__API_EMBEDDINGS ? prepare_embeddings
-                                                     : tarn__api_answer_text)(job, model, &fields);
+                : job->route == TARN__API_LOAD       ? prepare_load
+                                                     : tarn__api_answer_text)(job, model, fields);
     if (!good && !job->error.status)
         tarn__api_refuse(&job->error, 503, NULL, NULL, "no memory for the request");
+}
+
+void tarn__api_prepare(tarn__api_job *job, const tarn__api_model *model)
+{
+    tarn__body fields;
+    tarn__api_prepare_body(job, model, &fields);
 }

@@ -4,7 +4,11 @@
 
 #include "serve/api/body.h"
 
-/* The model must be the one that is served; without a name it is (prepare.c). */
+/* tarn__api_prepare() with the members of the body, of which the test of the document wants those that were read
+ * (prepare.c). */
+void tarn__api_prepare_body(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
+
+/* The model must be the one that is loaded; without a name it is (prepare.c). */
 bool tarn__api_check_model(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
 
 /* Sampling, limits, stream and structured output (params.c). */
@@ -20,8 +24,8 @@ bool tarn__api_read_choice(tarn__api_job *job, tarn__body *fields, const json_t 
  * (tool_choice.c). */
 bool tarn__api_force_call(tarn__api_job *job, const tarn__api_model *model, const char *variables);
 
-/* Calls in a message: arguments that are JSON in a string become the object that templates expect (tools.c). */
-bool tarn__api_read_calls(json_t *message);
+/* Calls in message `i`: arguments that are JSON in a string become the object that templates expect (tools.c). */
+bool tarn__api_read_calls(tarn__api_job *job, json_t *message, size_t i);
 
 /* The conversation of a chat and the prompts of a completion, as tokens (prompt.c). */
 bool tarn__api_read_messages(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);

@@ -55,7 +55,7 @@ static bool read_message(tarn__api_job *job, json_t *message, size_t i)
     if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
         return tarn__api_refuse(&job->error, 400, NULL, "messages",
                                 "messages[%zu] must be an object with a role and content", i);
-    if (has_calls && !tarn__api_read_calls(message))
+    if (!tarn__api_read_calls(job, message, i))
         return false;
     if (has_calls && (!content || json_is_null(content))) /* templates may want some */
         return json_object_set_new(message, "content", json_string("")) == 0;

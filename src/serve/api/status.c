@@ -20,47 +20,69 @@ static void answer(tarn__api *a, tarn__http_exchange *x, json_t *root)
     free(text);
 }
 
-/* An adapter is a model of its own, whose parent is the base model, as in vLLM. NULL: the model. */
-static json_t *model_entry(const tarn__api *a, const char *adapter)
+json_t *tarn__api_model_entry(const tarn__api *a, int index)
 {
-    json_t *entry =
-        json_pack("{s:s,s:s,s:I,s:s,s:I}", "id", adapter ? adapter : a->model.name, "object", "model", "created",
-                  (json_int_t)a->started, "owned_by", "tarn", "max_model_len", (json_int_t)a->model.context);
-    if (adapter)
-        json_object_set_new(entry, "parent", json_string(a->model.name));
+    bool is_loaded = index == a->loaded;
+    json_t *entry = json_pack("{s:s,s:s,s:I,s:s,s:b}", "id", a->options.names[index], "object", "model", "created",
+                              (json_int_t)a->started, "owned_by", "tarn", "loaded", is_loaded);
+    if (is_loaded)
+        json_object_set_new(entry, "max_model_len", json_integer((json_int_t)a->model.context));
+    return entry;
+}
+
+/* An adapter is a model of its own, whose parent is the model that is loaded, as in vLLM. */
+static json_t *adapter_entry(const tarn__api *a, int index)
+{
+    json_t *entry = tarn__api_model_entry(a, a->loaded);
+    json_object_set_new(entry, "id", json_string(a->model.adapters[index]));
+    json_object_set_new(entry, "parent", json_string(a->model.name));
     return entry;
 }
 
 static json_t *model_list(const tarn__api *a)
 {
-    json_t *list = json_pack("[o]", model_entry(a, NULL));
+    json_t *list = json_array();
+    for (int i = 0; i < a->options.name_count; i++)
+        json_array_append_new(list, tarn__api_model_entry(a, i));
     for (int i = 0; i < a->model.adapter_count; i++)
-        json_array_append_new(list, model_entry(a, a->model.adapters[i]));
-    return list;
+        json_array_append_new(list, adapter_entry(a, i));
+    return json_pack("{s:s,s:o}", "object", "list", "data", list);
 }
 
-/* The adapter of a name; NULL: none. */
-static const char *adapter_named(const tarn__api *a, const char *name)
+/* The entry of a model or an adapter; NULL: there is none of that name. */
+static json_t *entry_named(const tarn__api *a, const char *name)
 {
+    for (int i = 0; i < a->options.name_count; i++)
+        if (strcmp(name, a->options.names[i]) == 0)
+            return tarn__api_model_entry(a, i);
     for (int i = 0; i < a->model.adapter_count; i++)
-        if (strcmp(a->model.adapters[i], name) == 0)
-            return a->model.adapters[i];
+        if (strcmp(name, a->model.adapters[i]) == 0)
+            return adapter_entry(a, i);
     return NULL;
+}
+
+static void answer_model(tarn__api *a, tarn__http_exchange *x, const char *part)
+{
+    char name[1024];
+    tarn__api_error error = {0};
+    bool is_name = tarn__http_decode(part, name, sizeof(name));
+    json_t *entry = is_name ? entry_named(a, name) : NULL;
+    if (entry) {
+        answer(a, x, entry);
+        return;
+    }
+    tarn__api_refuse(&error, 404, "model_not_found", "model", "model '%.100s' does not exist; GET /v1/models lists all",
+                     is_name ? name : part);
+    tarn__api_answer_error(a, x, &error);
 }
 
 void tarn__api_answer_models(tarn__api *a, tarn__http_exchange *x)
 {
     const char *name = tarn__http_exchange_request(x)->path + strlen("/v1/models");
-    if (!*name) {
-        answer(a, x, json_pack("{s:s,s:o}", "object", "list", "data", model_list(a)));
-    } else if (strcmp(name + 1, a->model.name) == 0 || adapter_named(a, name + 1)) {
-        answer(a, x, model_entry(a, adapter_named(a, name + 1)));
-    } else {
-        tarn__api_error error = {0};
-        tarn__api_refuse(&error, 404, "model_not_found", "model", "model '%.100s' does not exist; '%s' is served",
-                         name + 1, a->model.name);
-        tarn__api_answer_error(a, x, &error);
-    }
+    if (*name)
+        answer_model(a, x, name + 1);
+    else
+        answer(a, x, model_list(a));
 }
 
 void tarn__api_answer_props(tarn__api *a, tarn__http_exchange *x)
@@ -74,6 +96,10 @@ void tarn__api_answer_props(tarn__api *a, tarn__http_exchange *x)
                   "vocab_size", (json_int_t)info->vocab_size, "layers", (json_int_t)info->layers, "hidden_size",
                   (json_int_t)info->hidden_size, "sequences", (json_int_t)a->options.engine.sequences, "queue",
                   a->options.queue, "chat_template", a->model.has_template, "grammars", a->model.vocab != NULL);
+    json_t *names = json_array();
+    for (int i = 0; i < a->options.name_count; i++)
+        json_array_append_new(names, json_string(a->options.names[i]));
+    json_object_set_new(root, "models", names);
     answer(a, x, root);
 }
 
@@ -104,9 +130,19 @@ static void put_metrics(FILE *out, const tarn__api *a, const tarn_engine_stats *
     put_metric(out, "swap_pages_in_total", "counter", "Pages moved back from host memory.", s->swapped_in);
     put_metric(out, "swap_pages", "gauge", "Pages that host memory can hold.", s->swap_pages);
     put_metric(out, "swap_pages_free", "gauge", "Those of them that are free.", s->free_swap_pages);
+    put_metric(out, "model_loads_total", "counter", "Models loaded, the first one included.", a->loads);
     put_metric(out, "kv_pages", "gauge", "Pages of the KV cache.", s->pages);
     put_metric(out, "kv_pages_free", "gauge", "Free pages of the KV cache, those of past prefixes included.",
                s->free_pages);
+}
+
+void tarn__api_add_counters(tarn_engine_stats *to, const tarn_engine_stats *from)
+{
+    to->prompt_tokens += from->prompt_tokens;
+    to->shared_tokens += from->shared_tokens;
+    to->new_tokens += from->new_tokens;
+    to->steps += from->steps;
+    to->preemptions += from->preemptions;
 }
 
 void tarn__api_answer_metrics(tarn__api *a, tarn__http_exchange *x)
@@ -116,6 +152,7 @@ void tarn__api_answer_metrics(tarn__api *a, tarn__http_exchange *x)
     size_t size = 0;
     tarn__api_error error = {0};
     FILE *out = tarn_engine_query(a->engine, &stats) ? open_memstream(&text, &size) : NULL;
+    tarn__api_add_counters(&stats, &a->past);
     if (out)
         put_metrics(out, a, &stats);
     if (!out || fclose(out) != 0) {

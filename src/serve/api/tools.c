@@ -44,13 +44,19 @@ bool tarn__api_read_tools(tarn__api_job *job, tarn__body *f)
     return true;
 }
 
-bool tarn__api_read_calls(json_t *message)
+bool tarn__api_read_calls(tarn__api_job *job, json_t *message, size_t i)
 {
-    size_t i;
-    json_t *call;
-    json_array_foreach(json_object_get(message, "tool_calls"), i, call)
+    size_t k;
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    if (calls && !json_is_null(calls) && !json_is_array(calls))
+        return tarn__api_refuse(&job->error, 400, NULL, "messages", "messages[%zu].tool_calls must be an array", i);
+    json_array_foreach(calls, k, call)
     {
         json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+        if (!json_is_string(json_object_get(function, "name")))
+            return tarn__api_refuse(&job->error, 400, NULL, "messages",
+                                    "messages[%zu].tool_calls[%zu] must be an object with a function and its name", i,
+                                    k);
         if (!json_is_string(arguments))
             continue;
         json_t *object = json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL);

@@ -169,15 +169,29 @@ static void post_outputs(tarn__api *a)
 
 /* ---- the engine -------------------------------------------------------------------------------------------------- */
 
+/* Frees the model and all that belongs to it. */
+static void unload(tarn__api *a)
+{
+    tarn_engine_free(a->engine);
+    tarn_grammar_vocab_free(a->model.vocab);
+    tarn_tokenizer_free(a->model.tokenizer);
+    tarn_module_free(a->model.module);
+    a->engine = NULL;
+    a->model = (tarn__api_model){.names = a->options.names, .name_count = a->options.name_count};
+    a->loaded = -1;
+}
+
 /* Opens model, tokenizer and engine. False: load_error says why. */
-static bool load(tarn__api *a)
+static bool load(tarn__api *a, int index)
 {
     tarn__api_model *m = &a->model;
     tarn_engine_options options = a->options.engine;
-    if (!a->options.load(&m->module, &m->tokenizer, &options, a->load_error, sizeof(a->load_error), a->options.ctx))
+    a->load_error[0] = 0;
+    if (!a->options.load(index, &m->module, &m->tokenizer, &options, a->load_error, sizeof(a->load_error),
+                         a->options.ctx))
         return false;
     options.tokenizer = m->tokenizer;
-    m->name = a->options.name;
+    m->name = a->options.names[index];
     if (tarn_model_query(m->module, &m->info))
         a->engine = tarn_engine_new(m->module, &options);
     if (!a->engine) {
@@ -191,7 +205,8 @@ static bool load(tarn__api *a)
     m->adapters = a->options.adapters;
     m->adapter_count = a->options.adapter_count;
     m->context = options.context ? options.context : m->info.context;
-    a->options.engine = options;
+    a->engine_options = options;
+    a->loaded = index;
     m->vocab = tarn_grammar_vocab_new(m->tokenizer, &(tarn_grammar_vocab_options){.vocab_size = m->info.vocab_size});
     if (!m->vocab)
         snprintf(m->vocab_error, sizeof(m->vocab_error), "%s", tarn_error());
@@ -202,13 +217,51 @@ static bool load(tarn__api *a)
     return true;
 }
 
+void tarn__api_want(tarn__api *a, int index)
+{
+    pthread_mutex_lock(&a->lock); /* until the engine is woken: its thread will free it */
+    a->wanted = index;
+    tarn_engine_wake(a->engine);
+    pthread_mutex_unlock(&a->lock);
+}
+
+static int take_wanted(tarn__api *a)
+{
+    pthread_mutex_lock(&a->lock);
+    int wanted = a->wanted;
+    a->wanted = -1;
+    pthread_mutex_unlock(&a->lock);
+    return wanted;
+}
+
+/* One model at a time is in memory. Where the new one cannot be loaded, the old one is again. */
+static void change(tarn__api *a, int wanted)
+{
+    char why[sizeof(a->load_error)];
+    int before = a->loaded;
+    unload(a);
+    if (!load(a, wanted)) {
+        memcpy(why, a->load_error, sizeof(why));
+        unload(a);
+        if (load(a, before))
+            memcpy(a->load_error, why, sizeof(why));
+    }
+    post(a, tarn__api_on_loaded, a);
+}
+
 static void *run_engine(void *ctx)
 {
     tarn__api *a = ctx;
     tarn_embedder *embedder = NULL;
-    bool is_loaded = load(a);
+    unload(a);
+    load(a, 0);
     post(a, tarn__api_on_loaded, a);
-    while (is_loaded && !atomic_load(&a->is_ending)) {
+    while (a->loaded >= 0 && !atomic_load(&a->is_ending)) {
+        int wanted = take_wanted(a);
+        if (wanted >= 0) {
+            change(a, wanted);
+            continue;
+        }
         bool has_more = tarn__api_embed(a, &embedder);
         if (!tarn_engine_wait(a->engine, has_more ? 0 : WAIT_SECONDS))
             continue;
@@ -237,7 +290,7 @@ void tarn__api_end_threads(tarn__api *a)
     pthread_mutex_lock(&a->lock);
     pthread_cond_broadcast(&a->filled);
     pthread_mutex_unlock(&a->lock);
-    if (a->state == TARN__API_READY)
+    if (a->state == TARN__API_READY || a->state == TARN__API_DRAINING)
         tarn_engine_wake(a->engine);
     for (int i = 0; i < a->pool_count; i++)
         pthread_join(a->pool[i], NULL);

@@ -391,12 +391,12 @@ const char *tarn__http_request_header(const tarn__http_request *r, const char *n
     return NULL;
 }
 
-/* Decodes up to '&' or the end. */
-static bool decode(const char *text, char *value, size_t size)
+/* Decodes up to `end` or the end of the text. */
+static bool decode(const char *text, char end, bool has_plus, char *value, size_t size)
 {
     size_t length = 0;
-    for (; *text && *text != '&'; text++) {
-        int c = (unsigned char)(*text == '+' ? ' ' : *text);
+    for (; *text && *text != end; text++) {
+        int c = (unsigned char)(has_plus && *text == '+' ? ' ' : *text);
         if (*text == '%') {
             int high = hex_value(text[1]), low = high < 0 ? -1 : hex_value(text[2]);
             if (low < 0)
@@ -412,12 +412,17 @@ static bool decode(const char *text, char *value, size_t size)
     return true;
 }
 
+bool tarn__http_decode(const char *text, char *value, size_t size)
+{
+    return decode(text, 0, false, value, size);
+}
+
 bool tarn__http_request_parameter(const tarn__http_request *r, const char *name, char *value, size_t size)
 {
     size_t length = strlen(name);
     for (const char *at = r->query; at && *at;) {
         if (strncmp(at, name, length) == 0 && at[length] == '=')
-            return decode(at + length + 1, value, size);
+            return decode(at + length + 1, '&', true, value, size);
         at = strchr(at, '&');
         at = at ? at + 1 : NULL;
     }

@@ -63,6 +63,9 @@ size_t tarn__http_request_feed(tarn__http_request *request, const char *bytes, s
 /* The value of a header, by its name in any case; NULL: there is none. The first of several. */
 const char *tarn__http_request_header(const tarn__http_request *request, const char *name);
 
+/* Percent-decodes a part of the path into `value`. False: it is not well-formed, holds a 0 byte or does not fit. */
+bool tarn__http_decode(const char *text, char *value, size_t size);
+
 /* The value of a query's parameter, percent-decoded into `value`. False: there is none, it is not well-formed, holds a
  * 0 byte or does not fit. */
 bool tarn__http_request_parameter(const tarn__http_request *request, const char *name, char *value, size_t size);

@@ -6,6 +6,7 @@
 #define TARN__OLLAMA_H
 
 #include "serve/api/api_private.h"
+#include "serve/api/body.h"
 
 /* True for a path of Ollama's API, known or not. */
 bool tarn__ollama_is_path(const char *path);
@@ -16,8 +17,9 @@ tarn__ollama_route tarn__ollama_route_of(const char *path);
 /* ---- requests (ollama_request.c) --------------------------------------------------------------------------------- */
 
 /* Replaces the body of /api/chat or /api/generate by that of a chat or completion, and sets the route; or makes the
- * answer of a request without a prompt, or of /api/show. False with the job's error. */
-bool tarn__ollama_translate(tarn__api_job *job, const tarn__api_model *model);
+ * answer of a request without a prompt, or of /api/show. `fields` are those of the old body. False with the job's
+ * error. */
+bool tarn__ollama_translate(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields);
 
 /* ---- answers (ollama_answer.c) ----------------------------------------------------------------------------------- */
 

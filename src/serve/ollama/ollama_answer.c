@@ -137,7 +137,7 @@ char *tarn__ollama_loaded(const tarn__api_job *job, const tarn__api_model *model
     return dump(root);
 }
 
-/* ---- the model --------------------------------------------------------------------------------------------------- */
+/* ---- the models -------------------------------------------------------------------------------------------------- */
 
 static json_t *details(const tarn__api_model *model, bool is_adapter)
 {
@@ -146,13 +146,26 @@ static json_t *details(const tarn__api_model *model, bool is_adapter)
                      "quantization_level", tarn_dtype_name(model->info.dtype));
 }
 
-/* `adapter`: an adapter's name; NULL: the model. */
-static json_t *model_entry(const tarn__api *a, const char *adapter)
+static json_t *entry_of(const tarn__api *a, const char *name)
 {
     const struct timespec at = {.tv_sec = (time_t)a->started};
-    const char *name = adapter ? adapter : a->model.name;
-    return json_pack("{s:s,s:s,s:o,s:o}", "name", name, "model", name, "modified_at", time_string(&at), "details",
-                     details(&a->model, adapter != NULL));
+    return json_pack("{s:s,s:s,s:o}", "name", name, "model", name, "modified_at", time_string(&at));
+}
+
+/* A model that is not loaded has no details. */
+static json_t *model_entry(const tarn__api *a, int index)
+{
+    json_t *entry = entry_of(a, a->options.names[index]);
+    if (index == a->loaded)
+        json_object_set_new(entry, "details", details(&a->model, false));
+    return entry;
+}
+
+static json_t *adapter_entry(const tarn__api *a, int index)
+{
+    json_t *entry = entry_of(a, a->model.adapters[index]);
+    json_object_set_new(entry, "details", details(&a->model, true));
+    return entry;
 }
 
 char *tarn__ollama_show(const tarn__api_model *model)
@@ -179,15 +192,17 @@ static void answer(tarn__api *a, tarn__http_exchange *x, json_t *root)
 
 void tarn__ollama_answer_tags(tarn__api *a, tarn__http_exchange *x)
 {
-    json_t *list = json_pack("[o]", model_entry(a, NULL));
+    json_t *list = json_array();
+    for (int i = 0; i < a->options.name_count; i++)
+        json_array_append_new(list, model_entry(a, i));
     for (int i = 0; i < a->model.adapter_count; i++)
-        json_array_append_new(list, model_entry(a, a->model.adapters[i]));
+        json_array_append_new(list, adapter_entry(a, i));
     answer(a, x, json_pack("{s:o}", "models", list));
 }
 
 void tarn__ollama_answer_ps(tarn__api *a, tarn__http_exchange *x)
 {
-    json_t *entry = model_entry(a, NULL);
+    json_t *entry = model_entry(a, a->loaded);
     json_object_set_new(entry, "context_length", json_integer((json_int_t)a->model.context));
     answer(a, x, json_pack("{s:[o]}", "models", entry));
 }

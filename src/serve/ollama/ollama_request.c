@@ -244,10 +244,14 @@ static bool is_empty(const tarn__api_job *job)
 /* {"model"}, or "name" in its place; "verbose" would add tensors and tokens. */
 static bool show(tarn__api_job *job, const tarn__api_model *model, tarn__body *f, json_t *to)
 {
-    json_t *name = json_object_get(job->root, "name");
-    if (name && !json_object_get(job->root, "model") && json_object_set(job->root, "model", name) != 0)
+    const char *given = NULL, *model_name = json_string_value(json_object_get(job->root, "model"));
+    size_t length = 0;
+    if (!tarn__body_string(f, "name", &given, &length))
         return false;
-    tarn__body_skip(f, "name");
+    if (given && model_name && strcmp(given, model_name) != 0)
+        return tarn__api_refuse(&job->error, 400, NULL, "name", "name and model differ; give one of them");
+    if (given && json_object_set_new(job->root, "model", json_stringn(given, length)) != 0)
+        return false;
     if (!read_model(job, f, to) || !tarn__body_unsupported(f, "verbose") || !tarn__body_unsupported(f, "system") ||
         !tarn__body_unsupported(f, "template") || !tarn__body_unsupported(f, "options") || !tarn__body_end(f))
         return false;
@@ -255,19 +259,18 @@ static bool show(tarn__api_job *job, const tarn__api_model *model, tarn__body *f
     return job->answer != NULL;
 }
 
-bool tarn__ollama_translate(tarn__api_job *job, const tarn__api_model *model)
+bool tarn__ollama_translate(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
-    tarn__body f = {.object = job->root, .error = &job->error};
     json_t *to = json_object();
     bool good = to != NULL, has_prompt = !is_empty(job);
     if (job->ollama == TARN__OLLAMA_SHOW) {
-        good = good && show(job, model, &f, to);
+        good = good && show(job, model, f, to);
         json_decref(to);
         return good;
     }
-    good = good && read_common(job, model, &f, to) && read_think(job, &f, to) &&
-           (job->ollama == TARN__OLLAMA_CHAT ? read_messages(job, &f, to) : read_prompt(job, model, &f, to)) &&
-           tarn__body_end(&f);
+    good = good && read_common(job, model, f, to) && read_think(job, f, to) &&
+           (job->ollama == TARN__OLLAMA_CHAT ? read_messages(job, f, to) : read_prompt(job, model, f, to)) &&
+           tarn__body_end(f);
     if (good && !has_prompt) {
         job->answer = has_model(job, model, to) ? tarn__ollama_loaded(job, model) : NULL;
         good = job->answer != NULL;

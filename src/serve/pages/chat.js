@@ -1,5 +1,5 @@
 // chat.js: the chat page: its conversations, their messages, settings, and one answer at a time.
-import { askForKey, element, make, readStored, requestJson, startKey, startTheme, writeStored } from "/common.js";
+import { askForKey, element, make, readStored, request, requestJson, startKey, startTheme, writeStored } from "/common.js";
 import * as store from "/conversations.js";
 import { messageNode, updateAnswer } from "/messages.js";
 import { answer } from "/stream.js";
@@ -40,9 +40,9 @@ function save(conversation) {
 async function look() {
   try {
     const models = await requestJson("/v1/models"), props = await requestJson("/props");
-    const names = models.data.map((m) => m.id), chosen = readStored("localStorage", "tarn.model");
+    const names = models.data.map((m) => m.id);
     element("model").replaceChildren(...names.map((name) => make("option", { value: name, textContent: name })));
-    element("model").value = names.includes(chosen) ? chosen : names[0];
+    element("model").value = props.model;
     element("model").disabled = names.length < 2;
     element("model").title = element("model").value;
     Object.assign(server, { isReady: true, isChat: props.chat_template, context: props.context });
@@ -56,6 +56,22 @@ async function look() {
     if (error.status !== 401) setTimeout(look, AGAIN_MS);
   }
   setState();
+}
+
+// One model is loaded at a time, for all clients of the server: another one takes its place.
+async function changeModel(name) {
+  server.isReady = false;
+  element("model").disabled = true;
+  setState();
+  notice(`${name} is loaded as soon as running answers have ended.`);
+  let problem = "";
+  try {
+    await request("/admin/load", {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ model: name }),
+    });
+  } catch (error) { problem = error.message; }
+  await look();
+  if (problem && server.isReady) notice(problem, true);
 }
 
 // What depends on whether the model chats.
@@ -342,6 +358,7 @@ async function begin() {
     message.stats = error.stats ?? null;
     if (error.name === "AbortError") message.stats = { ...message.stats, finish: "stopped" };
     else message.error = error.message;
+    if (error.code === "model_not_loaded") look(); // somebody has changed it
   }
   end(run);
 }
@@ -415,7 +432,7 @@ function listen() {
     event.preventDefault();
     if (takeSettings()) element("settings").close();
   });
-  element("model").addEventListener("change", (event) => writeStored("localStorage", "tarn.model", event.target.value));
+  element("model").addEventListener("change", (event) => changeModel(event.target.value));
   element("composer").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
   element("input").addEventListener("input", fitField);
   element("input").addEventListener("keydown", (event) => {

@@ -156,7 +156,7 @@ async function turn() {
     if (isRefused) notice("The server needs an API key: load the page again to give one.", true);
     else if (error.status === 503) notice("The model is being loaded; this takes a moment.", false);
     else notice(error.status === 0 ? "The server does not answer; trying again." : error.message, true);
-    if (error.status === 0) props = null; // the next one may be another
+    if (error.status === 0 || error.status === 503) props = null; // the next server, or model, may be another
   }
   isAsking = false;
   plan(Math.max(0, EVERY - (performance.now() - begun)));

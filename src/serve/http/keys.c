@@ -1,5 +1,5 @@
 /* keys.c: API keys: their file, and the comparison in constant time. */
-#include "serve/api/keys.h"
+#include "serve/http/keys.h"
 
 #include <errno.h>
 #include <stdio.h>
