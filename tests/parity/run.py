@@ -190,13 +190,14 @@ def check_clients(_):
     """The clients in tests/serve, and huggingface_hub beside `tarn pull`, each in a process of its own; without the
     server or a browser (status 77) one cannot run, and says why."""
     command = os.path.join(os.path.dirname(os.environ["TARN_LIBRARY"]), "tarn")
-    for name in ["openai", "ollama", "playwright", "huggingface_hub"]:
+    for name in ["openai", "ollama", "langchain_openai", "schemathesis", "playwright", "huggingface_hub"]:
         importlib.import_module(name)
-    for path in ["serve/openai_client", "serve/ollama_client", "serve/page_client", "hub/pull"]:
+    for path in ["serve/openai_client", "serve/ollama_client", "serve/langchain_client", "serve/openapi_client",
+                 "serve/page_client", "hub/pull"]:
         name = os.path.basename(path)
         script = os.path.join(os.path.dirname(__file__), "..", f"{path}.py")
         done = subprocess.run([sys.executable, script], env={"TARN_COMMAND": command, **os.environ},
-                              capture_output=True, text=True, timeout=300)
+                              capture_output=True, text=True, timeout=600)
         if done.returncode == 77:
             print(f"SKIP serve: {name}: {done.stdout.strip()}", flush=True)
         yield name, "" if done.returncode == 0 else None if done.returncode == 77 else done.stdout + done.stderr
@@ -205,8 +206,8 @@ def check_clients(_):
 
 
 def run_serve(options):
-    """`tarn serve` through the openai and ollama packages; embeddings beside transformers; its pages in a browser;
-    `tarn pull` beside huggingface_hub."""
+    """`tarn serve` through the openai, ollama and langchain packages; its document, by schemathesis; embeddings beside
+    transformers; its pages in a browser; `tarn pull` beside huggingface_hub."""
     return run_files("serve", check_clients, options)
 
 
