@@ -475,8 +475,13 @@ static void wrong_requests_have_their_status(void **state)
     begin((tarn__api_options){0});
     assert_contains(ask("GET", "/v1/completions", "", ""), "405 Method Not Allowed");
     assert_contains(ask("POST", "/health", "", ""), "Allow: GET");
-    assert_contains(ask("GET", "/v1/nothing", "", ""), "404 Not Found");
-    assert_contains(ask("POST", "/v1/completions", "Content-Type: text/plain\r\n", "{}"), "415 ");
+    assert_contains(ask("GET", "/v1/nothing", "", ""), "no such route: 'GET /v1/nothing'; GET /openapi.json lists all");
+    assert_contains(ask("POST", "/v1/completions", "Content-Type: text/plain\r\n", "{}"),
+                    "the Content-Type is 'text/plain'; it must be application/json");
+    assert_contains(ask("POST", "/v1/completions", "", ""), "the body is not JSON: it is empty; it must be an object");
+    expect_error("/v1/chat/completions",
+                 "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":[{\"id\":\"b\"}]}]}", 400,
+                 "messages", "messages[0].tool_calls[0] must be an object with a function and its name");
     int s = dial();
     const char *big = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n";
     assert_int_equal(send(s, big, strlen(big), MSG_NOSIGNAL), (ssize_t)strlen(big));

@@ -42,6 +42,15 @@ static void refuse(tarn__api *a, tarn__http_exchange *x, int status, const char 
     tarn__api_answer_error(a, x, &error);
 }
 
+static void refuse_route(tarn__api *a, tarn__http_exchange *x)
+{
+    tarn__api_error error = {0};
+    const tarn__http_request *request = tarn__http_exchange_request(x);
+    tarn__api_refuse(&error, 404, NULL, NULL, "no such route: '%s %.200s'; GET /openapi.json lists all",
+                     request->method, request->path);
+    tarn__api_answer_error(a, x, &error);
+}
+
 /* curl's own type is that of a form. */
 static void refuse_type(tarn__api *a, tarn__http_exchange *x)
 {
@@ -198,7 +207,7 @@ static void handle(tarn__http_exchange *x, void *ctx)
     } else if (!has_key(a, request)) {
         refuse(a, x, 401, "invalid_api_key", "an API key is needed: Authorization: Bearer KEY");
     } else if (!found && !page) {
-        refuse(a, x, 404, NULL, "no such route");
+        refuse_route(a, x);
     } else if (page || (found->answer ? !is_get : strcmp(request->method, "POST") != 0)) {
         bool is_read = page || found->answer;
         tarn__http_exchange_header(x, "Allow", is_read ? "GET, HEAD" : "POST");

@@ -29,6 +29,9 @@ static int nesting(const char *text, size_t size)
 static bool parse(tarn__api_job *job)
 {
     json_error_t where;
+    if (!job->body_size)
+        return tarn__api_refuse(&job->error, 400, NULL, NULL,
+                                "the body is not JSON: it is empty; it must be an object");
     if (nesting(job->body, job->body_size) > TARN__API_NESTING_MAX)
         return tarn__api_refuse(&job->error, 400, NULL, NULL, "the body is nested deeper than %d levels",
                                 TARN__API_NESTING_MAX);
