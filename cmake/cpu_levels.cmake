@@ -5,6 +5,8 @@
 #   TARN_LEVEL_F64_<level>       the level that provides f64 and i64: its own, or a lower one with the same arithmetic
 #   TARN_LEVEL_DEFINITIONS       macros for code that refers to levels: TARN__LEVELS_X86, TARN__HAVE_AVX2, ...
 #   TARN_ARM_LEVELS              of AArch64: only TARN_LEVEL_FILE_<level>, one matmul kernel, is compiled for each
+#   TARN_AMX_FILES               of x86-64, for the level amx: matmul kernels that replace single rows of avx512's table,
+#                                compiled with TARN_LEVEL_OPTIONS_amx; none where the compiler lacks AMX
 
 include(CheckCSourceCompiles)
 
@@ -14,6 +16,7 @@ set(TARN_LEVEL_OPTIONS_base ${optimized})
 set(TARN_LEVEL_F64_base base)
 set(TARN_LEVEL_DEFINITIONS)
 set(TARN_ARM_LEVELS)
+set(TARN_AMX_FILES)
 
 function(tarn_level name)
     string(TOUPPER ${name} upper)
@@ -48,6 +51,19 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID
     tarn_level(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
     if("avx2" IN_LIST TARN_LEVELS AND "avx512" IN_LIST TARN_LEVELS)
         set(TARN_LEVEL_F64_avx512 avx2)
+    endif()
+    # Its kernels stand on avx512's: converters, and the row for the calls they do not take.
+    if("avx512" IN_LIST TARN_LEVELS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
+        set(amx_options -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16)
+        list(JOIN amx_options " " CMAKE_REQUIRED_FLAGS)
+        check_c_source_compiles("#include <immintrin.h>
+            int main(void) { _tile_dpbf16ps(0, 1, 2); _tile_dpbssd(0, 1, 2); return 0; }" TARN_COMPILER_HAS_AMX)
+        unset(CMAKE_REQUIRED_FLAGS)
+        if(TARN_COMPILER_HAS_AMX)
+            set(TARN_AMX_FILES matmul/matmul_bf16_amx.c matmul/fused.c quant/quant_matmul.c)
+            set(TARN_LEVEL_OPTIONS_amx ${TARN_LEVEL_OPTIONS_avx512} ${amx_options})
+            list(APPEND TARN_LEVEL_DEFINITIONS TARN__HAVE_AMX=1)
+        endif()
     endif()
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     list(APPEND TARN_LEVEL_DEFINITIONS TARN__LEVELS_ARM=1)

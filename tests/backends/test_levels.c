@@ -10,9 +10,9 @@
 #define FOREIGN "avx2"
 #define NAMES "base, dotprod, i8mm or bf16"
 #elif defined(__x86_64__)
-#define HIGHEST "avx512"
+#define HIGHEST "amx"
 #define FOREIGN "dotprod"
-#define NAMES "base, avx2 or avx512"
+#define NAMES "base, avx2, avx512 or amx"
 #else
 #define HIGHEST "base"
 #define FOREIGN "avx2"

@@ -15,6 +15,7 @@ static const char *const names[] = {
     "base",
     "avx2",
     "avx512",
+    "amx",
 #elif defined(__aarch64__)
     "base",
     "dotprod",

@@ -5,6 +5,14 @@
 #include "backends/cpu/runtime/level.h"
 #include "base/kernel/compose.h"
 
+#if defined(TARN__AMX)
+void tarn__cpu_register_matmul_amx(tarn__kernel_row *rows, tarn__kernel_row *avx512);
+void tarn__cpu_register_fused_amx(tarn__kernel_row *rows);
+#define REGISTER_FUSED tarn__cpu_register_fused_amx
+#else
+#define REGISTER_FUSED TARN__AT_LEVEL(tarn__cpu_register_fused)
+#endif
+
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -13,6 +21,10 @@ static void fill_rows(void)
     TARN__AT_LEVEL(tarn__cpu_register_elementwise)(rows);
     TARN__AT_LEVEL(tarn__cpu_register_matmul)(rows);
     TARN__AT_LEVEL(tarn__cpu_register_reduce)(rows);
+#if defined(TARN__AMX)
+    static tarn__kernel_row avx512;
+    tarn__cpu_register_matmul_amx(rows, &avx512);
+#endif
 }
 
 /* The kernels of this level, also where the registered table has been overwritten by a higher one. */
@@ -26,7 +38,7 @@ TARN__COMPOSED(matmul_gelu, level_rows())
 TARN__COMPOSED(matmul_gelu_grad, level_rows())
 TARN__COMPOSED(matmul_bias_grad, level_rows())
 
-void TARN__AT_LEVEL(tarn__cpu_register_fused)(tarn__kernel_row *table)
+void REGISTER_FUSED(tarn__kernel_row *table)
 {
     table[TARN__K_matmul_gelu] =
         tarn__row_planned(prepare_composed_matmul_gelu, kernel_composed_matmul_gelu, TARN__FLOATS);

@@ -13,7 +13,8 @@
  *
  * Instruction level: the file is compiled once per level (backends/cpu/runtime/level.h), which fixes MR and the vector
  * width; fill_table() of backends/cpu/runtime/backend.c registers the best level the processor has. On AArch64 with
- * bf16 instructions matmul_bf16_arm.c puts a row for the calls that fit ahead of this kernel's.
+ * bf16 instructions matmul_bf16_arm.c, on x86-64 with AMX matmul_bf16_amx.c puts a row for the calls that fit ahead of
+ * this kernel's.
  *
  * prepare_matmul() describes operands, splits and path; kernel_matmul() adds addresses to a copy and runs it. The way
  * of a blocked f32 matmul: kernel_matmul, run_unsplit, gemm_f32, run_gemm_block_f32, run_tiles_f32, run_tile_f32,

@@ -89,7 +89,9 @@ typedef struct job {
     int64_t chunks;
     const engine *how;
     slots panels;
-    x_chunk *x_q8; /* (count, chunks), at the start of scratch; set by run() */
+    size_t x_groups_at;       /* offset in scratch */
+    x_chunk *x_q8;            /* (count, chunks), at the start of scratch; set by run() */
+    struct x_group *x_groups; /* (count / 16, groups): x once more, where tiles multiply it; set by run() */
 } job;
 
 /* Quantizes rows of x, in tasks of whole rows; the tail of the last chunk is 0. */
@@ -152,6 +154,46 @@ static void multiply_rows(int64_t begin, int64_t end, void *ctx)
     slot_release(&j->panels, slot);
 }
 
+#if defined(TARN__AMX)
+#include "backends/cpu/quant/tiles_amx.inc"
+
+static void reserve_panels(job *j, arena *c)
+{
+    bool by_tiles = j->p.rows >= TILE_ROWS_MIN;
+    size_t groups = (size_t)groups_of(j->chunks), chunks = (size_t)j->chunks;
+    if (by_tiles)
+        j->x_groups_at =
+            arena_reserve(c, sizeof(x_group) * groups * (size_t)ceil_div(min_i64(j->p.rows, ROW_TILE), TILE_LANES));
+    if (j->p.rows > 1)
+        j->panels = arena_slots(c, sizeof(w_chunk) * PANEL * chunks + (by_tiles ? sizeof(w_group) * groups : 0),
+                                slot_count(ceil_div(j->p.out, PANEL)));
+}
+
+/* Few rows of x would be padded to 16: VNNI multiplies them sooner. */
+static bool multiply_by_tiles(job *j, int64_t panels_count, int64_t bytes)
+{
+    if (j->p.count < TILE_ROWS_MIN)
+        return false;
+    tarn__parallel_for(ceil_div(j->p.count, TILE_LANES), 1 + 16384 / (TILE_LANES * j->p.in + 1), arrange_x, j);
+    tarn__parallel_for(panels_count, 1 + 3 * MIN_BYTES / (bytes * j->p.count), multiply_rows_by_tiles, j);
+    return true;
+}
+#else
+
+static void reserve_panels(job *j, arena *c)
+{
+    if (j->p.rows > 1)
+        j->panels =
+            arena_slots(c, sizeof(w_chunk) * (size_t)(PANEL * j->chunks), slot_count(ceil_div(j->p.out, PANEL)));
+}
+
+static bool multiply_by_tiles(job *j, int64_t panels_count, int64_t bytes)
+{
+    (void)j, (void)panels_count, (void)bytes;
+    return false;
+}
+#endif
+
 static tarn__plan_status prepare_matmul_quant(const tarn__call *call, tarn__plan *plan)
 {
     arena c = {0};
@@ -161,9 +203,7 @@ static tarn__plan_status prepare_matmul_quant(const tarn__call *call, tarn__plan
     *j = (job){.p = describe_matmul(call), .how = best_engine()};
     j->chunks = chunks_of(j->p.in);
     arena_reserve(&c, sizeof(x_chunk) * (size_t)(min_i64(j->p.rows, ROW_TILE) * j->chunks));
-    if (j->p.rows > 1)
-        j->panels =
-            arena_slots(&c, sizeof(w_chunk) * (size_t)(PANEL * j->chunks), slot_count((j->p.out + PANEL - 1) / PANEL));
+    reserve_panels(j, &c);
     plan->scratch_bytes = c.used;
     return TARN__PLAN_READY;
 }
@@ -177,6 +217,7 @@ static void kernel_matmul_quant(const tarn__call *call)
     job j = *(const job *)tarn__plan_job(call->plan);
     bind_matmul(&j.p, call);
     j.x_q8 = call->scratch;
+    j.x_groups = (void *)((char *)call->scratch + j.x_groups_at);
     if (j.p.rows > 1)
         slots_init(&j.panels, call->scratch);
     int64_t panels_count = (j.p.out + PANEL - 1) / PANEL, bytes = tarn__bytes_of(j.p.w->dtype, j.p.in) * PANEL + 1;
@@ -185,7 +226,7 @@ static void kernel_matmul_quant(const tarn__call *call)
         tarn__parallel_for(j.p.count, 1 + 16384 / (j.p.in + 1), quantize_rows, &j);
         if (j.p.rows == 1)
             tarn__parallel_for(panels_count, 1 + MIN_BYTES / bytes, multiply_row, &j);
-        else
+        else if (!multiply_by_tiles(&j, panels_count, bytes))
             tarn__parallel_for(panels_count, 1 + MIN_BYTES / (bytes * j.p.count), multiply_rows, &j);
     }
 }
@@ -242,7 +283,14 @@ static void kernel_quantize(const tarn__call *call)
     convert(call->out[0], call->in[0], true);
 }
 
-void TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)(tarn__kernel_row *rows)
+#if defined(TARN__AMX)
+#define REGISTER tarn__cpu_register_quant_matmul_amx
+void REGISTER(tarn__kernel_row *rows);
+#else
+#define REGISTER TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)
+#endif
+
+void REGISTER(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul_quant] =
         tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/cpu/runtime/amx.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/os/platform.h"
@@ -28,6 +29,10 @@ void tarn__cpu_table_avx512(tarn__kernel_row *rows);
 void tarn__cpu_register_quant_matmul_dotprod(tarn__kernel_row *rows);
 void tarn__cpu_register_quant_matmul_i8mm(tarn__kernel_row *rows);
 void tarn__cpu_register_matmul_bf16(tarn__kernel_row *rows);
+/* each replaces kernels of the avx512 table, or puts a row ahead of theirs */
+void tarn__cpu_register_matmul_amx(tarn__kernel_row *rows, tarn__kernel_row *avx512);
+void tarn__cpu_register_fused_amx(tarn__kernel_row *rows);
+void tarn__cpu_register_quant_matmul_amx(tarn__kernel_row *rows);
 
 /* Written by fill_table() alone, read-only afterwards: no lock. */
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
@@ -37,8 +42,8 @@ static const char *level = "base";
 static const char *const level_names[] = {"base", "dotprod", "i8mm", "bf16"};
 #define LEVEL_TEXT "base, dotprod, i8mm or bf16"
 #elif defined(__x86_64__)
-static const char *const level_names[] = {"base", "avx2", "avx512"};
-#define LEVEL_TEXT "base, avx2 or avx512"
+static const char *const level_names[] = {"base", "avx2", "avx512", "amx"};
+#define LEVEL_TEXT "base, avx2, avx512 or amx"
 #else
 static const char *const level_names[] = {"base"};
 #define LEVEL_TEXT "base"
@@ -77,7 +82,8 @@ static void warn_of_level(void)
 }
 
 /* Levels in ascending order; getauxval() (AArch64) or CPUID (x86) tells what the processor has. AVX2 needs FMA and
- * BMI2 with it, AVX-512 the five subsets of x86-64-v4: the compiler may use any of them at that level. */
+ * BMI2 with it, AVX-512 the five subsets of x86-64-v4: the compiler may use any of them at that level. AMX stands on
+ * AVX-512 and is asked for last, since that changes the process: its threads' tiles are saved from then on. */
 static void fill_table(void)
 {
     tarn__cpu_table_base(rows);
@@ -115,6 +121,15 @@ static void fill_table(void)
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd") && level_allowed("avx512")) {
         level = "avx512";
         tarn__cpu_table_avx512(rows);
+    }
+#endif
+#if defined(TARN__HAVE_AMX)
+    if (strcmp(level, "avx512") == 0 && level_allowed("amx") && tarn__cpu_amx_usable()) {
+        static tarn__kernel_row avx512_matmul;
+        level = "amx";
+        tarn__cpu_register_matmul_amx(rows, &avx512_matmul);
+        tarn__cpu_register_fused_amx(rows);
+        tarn__cpu_register_quant_matmul_amx(rows);
     }
 #endif
 #endif

@@ -1,5 +1,5 @@
 /* table.c: registers every unit of the CPU backend (base/kernel/families.def) at one instruction level. Units register
- * different kernels, except matmul and quant_matmul on AArch64, whose levels replace single rows afterwards
+ * different kernels, except those of AArch64's own levels and of amx, which replace single rows afterwards
  * (backend.c). */
 #include "backends/cpu/runtime/level.h"
 
