@@ -7,10 +7,6 @@
 
 #if defined(TARN__AMX)
 void tarn__cpu_register_matmul_amx(tarn__kernel_row *rows, tarn__kernel_row *avx512);
-void tarn__cpu_register_fused_amx(tarn__kernel_row *rows);
-#define REGISTER_FUSED tarn__cpu_register_fused_amx
-#else
-#define REGISTER_FUSED TARN__AT_LEVEL(tarn__cpu_register_fused)
 #endif
 
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
@@ -38,7 +34,13 @@ TARN__COMPOSED(matmul_gelu, level_rows())
 TARN__COMPOSED(matmul_gelu_grad, level_rows())
 TARN__COMPOSED(matmul_bias_grad, level_rows())
 
-void REGISTER_FUSED(tarn__kernel_row *table)
+#if defined(TARN__AMX) /* everything above is of the level avx512 */
+#undef TARN__LEVEL
+#define TARN__LEVEL amx
+void tarn__cpu_register_fused_amx(tarn__kernel_row *rows);
+#endif
+
+void TARN__AT_LEVEL(tarn__cpu_register_fused)(tarn__kernel_row *table)
 {
     table[TARN__K_matmul_gelu] =
         tarn__row_planned(prepare_composed_matmul_gelu, kernel_composed_matmul_gelu, TARN__FLOATS);

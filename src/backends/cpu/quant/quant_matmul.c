@@ -283,14 +283,13 @@ static void kernel_quantize(const tarn__call *call)
     convert(call->out[0], call->in[0], true);
 }
 
-#if defined(TARN__AMX)
-#define REGISTER tarn__cpu_register_quant_matmul_amx
-void REGISTER(tarn__kernel_row *rows);
-#else
-#define REGISTER TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)
+#if defined(TARN__AMX) /* everything above is of the level avx512 */
+#undef TARN__LEVEL
+#define TARN__LEVEL amx
+void tarn__cpu_register_quant_matmul_amx(tarn__kernel_row *rows);
 #endif
 
-void REGISTER(tarn__kernel_row *rows)
+void TARN__AT_LEVEL(tarn__cpu_register_quant_matmul)(tarn__kernel_row *rows)
 {
     rows[TARN__K_matmul_quant] =
         tarn__row_planned(prepare_matmul_quant, kernel_matmul_quant, TARN__FLOATS | TARN__QUANTIZED);

@@ -9,7 +9,7 @@
 #define LEAF_1_OSXSAVE (1u << 27)
 #define LEAF_7_AMX (1u << 22 | 1u << 24 | 1u << 25) /* edx: bf16, tile, int8 */
 #define XCR0_TILES (3u << 17)                       /* configuration and data */
-#define REQUEST_XCOMP_PERM 0x1023                   /* ARCH_REQ_XCOMP_PERM of asm/prctl.h, which older headers lack */
+#define REQUEST_XCOMP_PERM 0x1023                   /* ARCH_REQ_XCOMP_PERM, which older headers lack */
 #define XFEATURE_TILE_DATA 18
 
 /* The state components that the system saves. */
