@@ -307,7 +307,7 @@ static void multiply_panels(int64_t begin, int64_t end, void *ctx)
 }
 
 /* bf16 operands without batches, any float output but f64. Few rows are left to the fallback, which reads b as fast as
- * memory does, unless it might not depend on their number. */
+ * memory does, unless bits may not depend on their number; rows with the bits that each has alone are its own, too. */
 static bool fits(const tarn__call *call)
 {
     const tarn__matmul *params = call->params;
@@ -320,7 +320,9 @@ static bool fits(const tarn__call *call)
     int64_t m = a->shape[0], k = a->shape[1], n = b->shape[1];
     if (m <= 0 || k <= 0 || n <= 0)
         return false;
-    return params->batch_invariant || (m > FEW && n > FEW && m * n * k >= LITTLE_WORK);
+    if (params->batch_invariant == TARN__INVARIANT_ALONE && m <= TARN__ALONE_ROWS)
+        return false;
+    return params->batch_invariant == TARN__INVARIANT_BATCH || (m > FEW && n > FEW && m * n * k >= LITTLE_WORK);
 }
 
 /* A block of about BLOCK_BYTES; all blocks about as large. */
