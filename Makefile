@@ -11,7 +11,7 @@ export DESTDIR
 SLOW_TESTS = ^(train\.quantized|cli\.finetune_answers|core\.large)$$
 
 .NOTPARALLEL:
-.PHONY: all demo test test-slow test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall check-long fuzz \
+.PHONY: all demo test test-slow test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall dist deb check-long fuzz \
     asan tsan debug valgrind format docs clean help
 
 all: ## build everything into build/release: library, command, examples, backends whose toolkits are found
@@ -65,6 +65,13 @@ install: ## install under PREFIX (/usr/local), below DESTDIR
 uninstall: ## remove an installation under PREFIX
 	@scripts/build release
 	@scripts/uninstall build/release "$(PREFIX)"
+
+dist: ## write the source tarball of the last commit to build/dist
+	@scripts/dist
+
+deb: ## build Debian packages of the last commit in build/deb
+	@scripts/bootstrap deb
+	@scripts/deb
 
 check-long: ## everything with many more rounds and seeds, under both sanitizers: hours
 	@scripts/bootstrap test

@@ -10,9 +10,10 @@ install(TARGETS tarn tarn_static EXPORT tarnTargets
 if(TARGET tarn_command)
     install(TARGETS tarn_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+set(TARN_PLUGIN_DIR ${CMAKE_INSTALL_LIBDIR} CACHE STRING "Folder that libtarn-NAME.so is installed to: that of libtarn, or tarn/ in it")
 foreach(backend tarn_cuda tarn_opencl tarn_mpi)
     if(TARGET ${backend})
-        install(TARGETS ${backend} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL) # the tests install without building it
+        install(TARGETS ${backend} LIBRARY DESTINATION ${TARN_PLUGIN_DIR} OPTIONAL) # the tests install without building it
     endif()
 endforeach()
 install(DIRECTORY include/tarn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")

@@ -7,9 +7,10 @@ was there once, is not read.
 """
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+from support.tracked import tracked_files
 
 ROOT = Path(os.environ.get("TARN_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 STARTS = ("", "src/", "include/", "tests/", "src/backends/", "include/tarn/")
@@ -61,11 +62,10 @@ def problems_of(path, names):
 
 
 def main():
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False)
-    if listed.returncode != 0:
+    files = tracked_files(ROOT)
+    if files is None:
         print("not a git checkout: there is no list of files")
         return 77
-    files = [path for path in listed.stdout.splitlines() if (ROOT / path).is_file()]
     names = {Path(path).name for path in files}
     read = [path for path in files if path.endswith(SOURCES + (".md",)) and path != "CHANGELOG.md"]
     problems = sorted({problem for path in read for problem in problems_of(path, names)})

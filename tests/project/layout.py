@@ -12,10 +12,11 @@
 """
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+
+from support.tracked import tracked_files
 
 ROOT = Path(os.environ.get("TARN_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 PROSE = (".md", ".py", ".sh", ".1")
@@ -82,11 +83,10 @@ def is_script(path):
 
 
 def main():
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False)
-    if listed.returncode != 0:
+    files = tracked_files(ROOT)
+    if files is None:
         print("not a git checkout: there is no list of files")
         return 77
-    files = [path for path in listed.stdout.splitlines() if (ROOT / path).is_file()]
     problems = list(folder_problems(files))
     skipped = GENERATED
     read = [path for path in files if (path.endswith(SOURCES + PROSE) or is_script(path)) and path not in skipped]

@@ -8,9 +8,10 @@ with the comment `old name` may have one: names that stay readable for old files
 """
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+from support.tracked import tracked_files
 
 ROOT = Path(os.environ.get("TARN_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 
@@ -71,11 +72,11 @@ def problems_of(path):
 
 
 def main():
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False)
-    if listed.returncode != 0:
+    files = tracked_files(ROOT)
+    if files is None:
         print("not a git checkout: there is no list of files")
         return 77
-    paths = [p for p in listed.stdout.splitlines() if READ.search(p) and not SKIPPED.search(p) and (ROOT / p).is_file()]
+    paths = [path for path in files if READ.search(path) and not SKIPPED.search(path)]
     problems = [problem for path in paths for problem in problems_of(path)]
     print("\n".join(problems), end="\n" if problems else "")
     print(f"{len(paths)} files read, {len(problems)} coined words")

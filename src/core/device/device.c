@@ -43,6 +43,8 @@ static struct slot {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+enum { SEARCH_MAX = 3 * 1024 + 16 }; /* search_path and the library's two folders */
+
 static char search_path[1024];
 static bool search_path_set, is_listed; /* is_listed: the files of the search path have their slots */
 static _Atomic int fallback_mode = -1;  /* -1: TARN_FALLBACK not read yet */
@@ -115,7 +117,8 @@ static bool open_backend(struct slot *slot, const char *path)
     return true;
 }
 
-/* Under the lock: TARN_BACKEND_PATH, then the library's own folder, separated by ':'. */
+/* Under the lock: TARN_BACKEND_PATH, the library's own folder, and tarn/ in it, separated by ':'. Packages put plugins
+ * there, since the folders of a system's libraries are for libraries that programs link. */
 static void search_folders(char *folders, size_t size)
 {
     if (!search_path_set) {
@@ -123,9 +126,11 @@ static void search_folders(char *folders, size_t size)
         snprintf(search_path, sizeof(search_path), "%s", text ? text : "");
         search_path_set = true;
     }
-    char own[1024] = "";
-    tarn__platform_own_folder(own, sizeof(own));
-    snprintf(folders, size, "%s:%s", search_path, own);
+    char own[1024];
+    bool is_known = tarn__platform_own_folder(own, sizeof(own));
+    size_t length = (size_t)snprintf(folders, size, "%s", search_path);
+    if (is_known && length < size)
+        snprintf(folders + length, size - length, ":%s:%s/tarn", own, own);
 }
 
 /* The next absolute folder of a list, NULL at its end: the working directory is never searched. */
@@ -140,7 +145,7 @@ static char *next_folder(char **rest)
 /* Under the lock: the path of libtarn-NAME.so. False when there is no such file. */
 static bool find_plugin(const char *name, char *path, size_t size)
 {
-    char folders[2048], *rest = folders;
+    char folders[SEARCH_MAX], *rest = folders;
     search_folders(folders, sizeof(folders));
     for (char *folder; (folder = next_folder(&rest)) != NULL;) {
         snprintf(path, size, "%s/libtarn-%s.so", folder, name);
@@ -246,7 +251,7 @@ static int by_name(const void *a, const void *b)
  * that the order is not that of the file system. */
 static void list_backends(void)
 {
-    char folders[2048], *rest = folders;
+    char folders[SEARCH_MAX], *rest = folders;
     search_folders(folders, sizeof(folders));
     for (char *folder; (folder = next_folder(&rest)) != NULL;) {
         names found = {.count = 0};
