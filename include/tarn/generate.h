@@ -187,7 +187,7 @@ typedef struct tarn_generate_options {
     /* of a generator with one sequence, and of tarn_generate(), as the next: who proposes tokens */
     tarn_speculate speculate;
     int64_t draft_tokens; /* with .speculate: tokens proposed at a time, at most; from 1 to 7, default 7 */
-    int64_t adapter;     /* of an engine: number of tarn_engine_add_adapter(); 0: the model alone */
+    int64_t adapter;      /* of an engine: number of tarn_engine_add_adapter(); 0: the model alone */
 } tarn_generate_options;
 
 /* Generates from a prompt of `count` tokens, at least one. `tokens` receives the new tokens (NULL: on_token receives

@@ -189,9 +189,9 @@ void tarn__checkpoint_json(tarn__json *json, const tarn__options *options);
 
 /* ---- names of models (hub_names.c) ------------------------------------------------------------------------------- */
 
-/* Replaces the arguments that are models in the cache of `tarn pull` by their paths: the first one of commands that open
- * a model, all of `serve`. `names` receives the NAME of each, cut out of the old argument, or NULL for paths and GGUF
- * files. False with an error. */
+/* Replaces the arguments that are models in the cache of `tarn pull` by their paths: the first one of commands that
+ * open a model, all of `serve`. `names` receives the NAME of each, cut out of the old argument, or NULL for paths and
+ * GGUF files. False with an error. */
 bool tarn__hub_words(tarn__command command, int count, char **words, const char *names[TARN__MODELS_MAX]);
 
 /* Same for the options that name models. */

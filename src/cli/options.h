@@ -77,7 +77,7 @@ typedef struct tarn__options {
     bool compare;       /* runs */
     double val_fraction;
     const char *hub_names[TARN__MODELS_MAX]; /* of arguments ORG/NAME that are folders in the cache; else NULL */
-    char *const *words;   /* arguments before the options: a configuration, a run, images, a model and a prompt … */
+    char *const *words; /* arguments before the options: a configuration, a run, images, a model and a prompt … */
     int word_count;
 
     bool variants; /* ops */

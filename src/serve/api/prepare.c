@@ -61,7 +61,7 @@ static bool refuse_unknown_model(tarn__api_job *job, const tarn__api_model *mode
 {
     return tarn__api_refuse(&job->error, 404, "model_not_found", "model",
                             "model '%.100s' does not exist; '%.100s' is %s", name, model->name,
-                            model->name_count > 1   ? "loaded, GET /v1/models lists all"
+                            model->name_count > 1  ? "loaded, GET /v1/models lists all"
                             : model->adapter_count ? "served, and GET /v1/models lists its adapters"
                                                    : "served");
 }
