@@ -1,6 +1,12 @@
 /* cache.c: paths, links, refs and locks in the cache folder, and the models that are found in it.
  *
- * The layout is in hub.h. Links and refs are replaced by a rename, so that a reader sees the old one or the new one. */
+ * The layout is in hub.h. Links and refs are replaced by a rename, so that a reader sees the old one or the new one.
+ *
+ * Writers make what a link or ref names before the link or ref itself, and hold no lock for either: two processes that
+ * pull the same commit write the same bytes, so the last rename may win.
+ *
+ * Nothing is ever deleted here but temporary files: blobs that no snapshot needs any more are removed by the user,
+ * or by the tools of huggingface_hub. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +22,7 @@
 
 #include "hub/hub.h"
 
+/* GGUF models that an error may list, and how often a held lock is tried again. */
 enum { MAX_MODELS = 64, LOCK_POLL_MS = 200 };
 
 static bool too_long(void)
@@ -36,6 +43,8 @@ static bool append(char path[TARN__HUB_PATH], const char *format, ...)
     return (length >= 0 && (size_t)length < TARN__HUB_PATH - used) || too_long();
 }
 
+/* "org/name" and "refs/%s" with "main": CACHE/models--org--name/refs/main. `repo` must have passed
+ * tarn__hub_is_repo(), which is why its slash exists. */
 bool tarn__hub_path(char path[TARN__HUB_PATH], const char *cache, const char *repo, const char *format, ...)
 {
     char rest[TARN__HUB_PATH];
@@ -56,6 +65,8 @@ static bool is_folder(const char *path)
     return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
+/* Part after part from the front; what follows the last slash is the file's own name. Another process may make the
+ * same folder at the same moment, so an error counts only where no folder is there afterwards. */
 bool tarn__hub_make_folders(const char *path)
 {
     char part[TARN__HUB_PATH];
@@ -72,7 +83,8 @@ bool tarn__hub_make_folders(const char *path)
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* A name for a temporary file beside `path`: of this process alone. */
+/* A name for a temporary file beside `path`: of this process alone. Beside, since a rename is atomic within one file
+ * system only. */
 static bool temporary(char to[TARN__HUB_PATH], const char *path)
 {
     to[0] = 0;
@@ -84,6 +96,9 @@ static bool raise_write(const char *path, int why)
     return tarn_set_error(TARN_ERROR_IO, "cannot write '%.1000s': %s", path, strerror(why));
 }
 
+/* A relative link keeps the cache movable. From snapshots/COMMIT/FILE two folders up is the repository's, and one
+ * more for each slash in FILE: "onnx/model.onnx" links to "../../../blobs/ETAG". A link that is right already is
+ * left alone, so that a second pull writes nothing. */
 bool tarn__hub_link(const char *cache, const char *repo, const char *commit, const char *file, const char *etag)
 {
     char path[TARN__HUB_PATH], target[TARN__HUB_PATH] = "../../", found[TARN__HUB_PATH], next[TARN__HUB_PATH];
@@ -106,6 +121,8 @@ bool tarn__hub_link(const char *cache, const char *repo, const char *commit, con
     return true;
 }
 
+/* The ref is the commit's 40 digits without a newline, as huggingface_hub writes and reads it. A revision with
+ * slashes, such as "refs/pr/1", becomes folders. */
 bool tarn__hub_write_ref(const char *cache, const char *repo, const char *revision, const char *commit)
 {
     char path[TARN__HUB_PATH], next[TARN__HUB_PATH];
@@ -128,6 +145,9 @@ bool tarn__hub_write_ref(const char *cache, const char *repo, const char *revisi
     return good || raise_write(path, why);
 }
 
+/* flock() is what huggingface_hub's locks use on Unix, so both tools exclude each other. It is tried rather than
+ * waited for, since a wait in the kernel could not ask `stopped`. The file stays when the lock ends: removing it
+ * would let a third process lock a new file while a second one waits for the old. */
 int tarn__hub_lock(const char *cache, const char *repo, const char *etag, bool (*stopped)(void *ctx),
                    void (*waiting)(void *ctx), void *ctx)
 {
@@ -160,6 +180,8 @@ int tarn__hub_lock(const char *cache, const char *repo, const char *etag, bool (
 
 /* ---- models in the cache ----------------------------------------------------------------------------------------- */
 
+/* A revision without a ref stands for itself: it may be the 40 digits of a commit. A ref's contents are checked
+ * before they become part of a path, since other tools write them, too. */
 bool tarn__hub_commit(const char *cache, const char *repo, const char *revision, char commit[TARN__HUB_REVISION])
 {
     char path[TARN__HUB_PATH];
@@ -187,6 +209,7 @@ static void find_models(models *found, const char *path, const char *below, int 
     char name[TARN__HUB_PATH], full[TARN__HUB_PATH + 300];
     DIR *folder = opendir(path);
     for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
+        /* "." and "..", and hidden files */
         if (entry->d_name[0] == '.')
             continue;
         snprintf(name, sizeof(name), "%s%s%s", below, below[0] ? "/" : "", entry->d_name);
@@ -197,6 +220,7 @@ static void find_models(models *found, const char *path, const char *below, int 
             continue;
         }
         found->has_folder |= strcmp(name, "config.json") == 0 || strcmp(name, "adapter_config.json") == 0;
+        /* access() follows the link: one whose blob was removed is no model */
         if (tarn__hub_is_gguf_model(name) && found->count < MAX_MODELS && access(full, F_OK) == 0 &&
             (found->names[found->count] = strdup(name)) != NULL)
             found->count++;
@@ -212,6 +236,8 @@ static int by_name(const void *a, const void *b)
 
 /* The only GGUF model of a snapshot without a config.json, appended to its path. False with an error that lists
  * several. */
+/* A snapshot with a config.json or an adapter is opened as a folder, whatever else is in it; so is one without any
+ * model, whose error the opener raises. */
 static bool choose_model(char path[TARN__HUB_PATH], const char *text)
 {
     models found = {.count = 0};
@@ -234,7 +260,9 @@ static bool choose_model(char path[TARN__HUB_PATH], const char *text)
     return good;
 }
 
-/* ORG/NAME[@REVISION][/FILE]; "main" and "" if not given. False if it has another form. */
+/* ORG/NAME[@REVISION][/FILE]; "main" and "" if not given. False if it has another form. "org/name@v1.0/q4.gguf" is
+ * "org/name", "v1.0" and "q4.gguf". The first slash after '@' begins the file, so a revision that has slashes cannot
+ * be written here. */
 static bool parse(const char *text, char repo[TARN__HUB_REPO], char revision[TARN__HUB_REVISION],
                   char file[TARN__HUB_FILE])
 {
@@ -252,6 +280,8 @@ static bool parse(const char *text, char repo[TARN__HUB_REPO], char revision[TAR
     return tarn__hub_is_repo(repo) && tarn__hub_is_revision(revision) && (!at[name] || file[0]);
 }
 
+/* A path that exists wins over a model of the same name, and a repository that is not in the cache leaves the text
+ * alone: it may be a path that does not exist, about which the caller knows a better sentence. */
 bool tarn__hub_open(const char *text, char path[TARN__HUB_PATH])
 {
     char repo[TARN__HUB_REPO], revision[TARN__HUB_REVISION], file[TARN__HUB_FILE], commit[TARN__HUB_REVISION],

@@ -1,4 +1,7 @@
-/* curl_library.c: opening libcurl. */
+/* curl_library.c: opening libcurl.
+ *
+ * The library stays open until the process ends. A call that failed is tried again by the next one. The functions
+ * are found by name, so a libcurl that lacks one of them is refused here and not in the middle of a download. */
 #include "hub/curl_library.h"
 
 #include <dlfcn.h>
@@ -21,6 +24,7 @@ static bool load(tarn__curl_library *curl)
     if (!library)
         return tarn_set_error(TARN_ERROR_UNSUPPORTED, "libcurl cannot be opened: %s; the package libcurl4 brings it",
                               dlerror());
+/* every member in the order of the table, until one is missing */
 #define FIND(name, result, arguments) &&find(library, "curl_" #name, &curl->name)
     if (!(true TARN__CURL_FUNCTIONS(FIND)))
         return false;
@@ -29,6 +33,7 @@ static bool load(tarn__curl_library *curl)
            tarn_set_error(TARN_ERROR_MEMORY, "libcurl does not start: out of memory");
 }
 
+/* Without a lock: pulls run on one thread. */
 const tarn__curl_library *tarn__curl(void)
 {
     static tarn__curl_library curl;

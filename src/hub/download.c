@@ -3,7 +3,13 @@
  * Bytes go to blobs/ETAG.incomplete and into a hash at once, so that both stand at the same offset whenever a
  * connection breaks; a file that an earlier process began is read once to bring the hash there. An etag of 64
  * hexadecimal digits is the file's SHA-256, one of 40 the SHA-1 of its git blob. Only a file that is complete and has
- * that hash is renamed to its blob. A lock per blob, huggingface_hub's own, keeps other processes away. */
+ * that hash is renamed to its blob. A lock per blob, huggingface_hub's own, keeps other processes away.
+ *
+ * Invariants between two callbacks: `at` is the offset of `fd`, the number of bytes in the file, and the number that
+ * went into the hash; session->done counts them, and whatever takes bytes away (restart(), a second try) takes them
+ * from it, so that progress never shows more than there is.
+ *
+ * An etag that is neither kind of hash leaves the size as the only check. */
 #include "hub/download.h"
 
 #include <errno.h>
@@ -18,6 +24,7 @@
 
 #include "hub/sha.h"
 
+/* Of the partial file at a time, while it is hashed. */
 enum { READ_BYTES = 1 << 16 };
 
 typedef struct download {
@@ -43,12 +50,15 @@ static bool blob_path(const download *d, char path[TARN__HUB_PATH], const char *
                           suffix);
 }
 
+/* Bytes of a regular file; -1: there is none. lstat(), since blobs are never links: one would lead out of the cache. */
 static int64_t bytes_of(const char *path)
 {
     struct stat about;
     return lstat(path, &about) == 0 && S_ISREG(about.st_mode) ? (int64_t)about.st_size : -1;
 }
 
+/* The size alone decides whether a blob is whole: only verified files have its name. A part larger than the file is
+ * of another version and counts for nothing. */
 int64_t tarn__hub_present(const tarn__hub_session *session, const tarn__hub_file *file, bool *is_whole)
 {
     const download d = {.session = (tarn__hub_session *)session, .file = (tarn__hub_file *)file};
@@ -84,6 +94,7 @@ static void begin_hash(download *d)
     }
 }
 
+/* From the first byte; what was counted for the progress is taken back. */
 static bool restart(download *d)
 {
     d->session->done -= d->at;
@@ -96,7 +107,8 @@ static bool is_stopped(const download *d)
     return d->session->options->stopped(d->session->options->ctx);
 }
 
-/* Opens what an earlier process left, or a new file, and hashes what is in it. */
+/* Opens what an earlier process left, or a new file, and hashes what is in it. O_NOFOLLOW: a link in its place would
+ * be written through. What is larger than the file cannot be a beginning of it. */
 static bool open_part(download *d)
 {
     char bytes[READ_BYTES];
@@ -121,8 +133,9 @@ static bool open_part(download *d)
 
 /* ---- the response ------------------------------------------------------------------------------------------------ */
 
-/* Status 200 has the file from its beginning, 206 from where it was asked for: another offset or size is another file,
- * and the download begins anew. */
+/* Status 200 has the file from its beginning, 206 from where it was asked for: another offset or size is another
+ * file, and the download begins anew. "bytes 100-999/1000" answers a request from 100 of 1000 bytes; the size after
+ * the slash may be "*" and is not looked at. */
 static bool on_begin(const tarn__hub_response *r, void *ctx)
 {
     download *d = ctx;
@@ -137,6 +150,7 @@ static bool on_begin(const tarn__hub_response *r, void *ctx)
 static bool on_body(const char *bytes, size_t count, void *ctx)
 {
     download *d = ctx;
+    /* A hub that sends without end would fill the disk */
     if ((int64_t)count > d->file->bytes - d->at)
         return tarn_set_error(TARN_ERROR_FORMAT, "'%.200s': the hub sends more than the %lld bytes that it announced",
                               d->file->name, (long long)d->file->bytes);
@@ -158,9 +172,12 @@ static bool on_body(const char *bytes, size_t count, void *ctx)
 }
 
 /* Bytes until the file is whole. A response that ends early is resumed like a broken connection, unless nothing
- * arrives. */
+ * arrives. Status 416 says that the range begins behind the end: the part is of another file. One restart is allowed
+ * in all, or a hub that never honours ranges would be asked for ever. */
 static bool receive(download *d, const char *url)
 {
+    /* The condition of If-Range, "send the range if the file still is this one": an etag in its quotes. A linked
+     * file's etag is not the one of the host that has its contents, so it gets none. */
     char quoted[TARN__HUB_ETAG + 2];
     tarn__hub_response response;
     snprintf(quoted, sizeof(quoted), "\"%s\"", d->file->etag);
@@ -196,7 +213,8 @@ static bool receive(download *d, const char *url)
 
 /* ---- the whole file ---------------------------------------------------------------------------------------------- */
 
-/* False with an error: the contents are not those that the hub announced, and are deleted. */
+/* False with an error: the contents are not those that the hub announced, and are deleted. The hash is copied before
+ * its end, since ending one destroys it and this may be asked twice. */
 static bool verify(download *d)
 {
     char text[TARN__SHA_TEXT];
@@ -210,7 +228,9 @@ static bool verify(download *d)
                           d->file->name, d->sha.digest_bytes == 32 ? "SHA-256" : "git SHA-1", text, d->file->etag);
 }
 
-/* Under the lock. What was resumed and has another hash is downloaded once more from its beginning. */
+/* Under the lock. What was resumed and has another hash is downloaded once more from its beginning. The order of the
+ * end matters: bytes on the disk (fsync), then the name that means "verified". Some file systems know no fsync and
+ * say EINVAL. */
 static bool fetch(download *d)
 {
     char url[TARN__HUB_PATH], blob[TARN__HUB_PATH];

@@ -1,4 +1,7 @@
-/* download.h: a file of a repository into its blob. */
+/* download.h: a file of a repository into its blob.
+ *
+ * Everything here runs on the thread that called tarn__hub_pull(), callbacks included. Failures raise the library's
+ * error; a stop by the user raises none, which is how callers tell the two apart. */
 #ifndef TARN__DOWNLOAD_H
 #define TARN__DOWNLOAD_H
 

@@ -91,7 +91,8 @@ bool tarn__hub_write_ref(const char *cache, const char *repo, const char *revisi
 
 /* ---- selection (select.c) ---------------------------------------------------------------------------------------- */
 
-/* A file of a repository. `etag` and `bytes` are "" and -1 until the hub has been asked for them. */
+/* A file of a repository. `etag` and `bytes` are "" and -1 until the hub has been asked for them. is_linked: the
+ * repository holds a pointer (git LFS, Xet), and the contents are on another host. */
 typedef struct tarn__hub_file {
     char *name; /* owned by the listing */
     int64_t bytes;
@@ -112,7 +113,7 @@ typedef struct tarn__hub_listing {
  * with an error: there are none, or several GGUF models, which it lists, or names that differ in case alone. */
 bool tarn__hub_select(const char *repo, tarn__hub_listing *listing, const char *const *patterns, int pattern_count);
 
-/* True for a GGUF file of a model, and not its second or later shard. */
+/* True for a GGUF file that holds a whole model: no shard, no projector of images, no importance matrix. */
 bool tarn__hub_is_gguf_model(const char *name);
 
 /* ---- pull (pull.c; where libcurl and jansson are) ---------------------------------------------------------------- */

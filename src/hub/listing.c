@@ -1,4 +1,8 @@
-/* listing.c: the JSON of a repository, by jansson. All of it is untrusted. */
+/* listing.c: the JSON of a repository, by jansson. All of it is untrusted.
+ *
+ * No name becomes part of a path before tarn__hub_check_file() has seen it, and one that fails it fails the whole
+ * listing: leaving it out would give a model that is not the hub's. The order by name makes the choice of files, the
+ * plan and the progress the same on every run. */
 #include "hub/listing.h"
 
 #include <jansson.h>
@@ -6,6 +10,7 @@
 #include <string.h>
 #include <tarn/base.h>
 
+/* Of a repository; the largest of models have a few thousand. */
 enum { MAX_FILES = 100000 };
 
 void tarn__hub_listing_free(tarn__hub_listing *listing)
@@ -27,6 +32,7 @@ static bool raise_json(const char *repo, const char *what)
                           repo, what);
 }
 
+/* A size is a hint for messages here: the one that counts comes with the headers of the file. */
 static bool add_file(const char *repo, const json_t *sibling, tarn__hub_listing *listing)
 {
     tarn__hub_file *file = &listing->files[listing->count];
@@ -55,6 +61,7 @@ static bool read_files(const char *repo, const json_t *root, tarn__hub_listing *
     if (!json_is_array(siblings) || count > MAX_FILES)
         return raise_json(repo, "has no list of at most 100000 files (\"siblings\")");
     memcpy(listing->commit, commit, strlen(commit) + 1);
+    /* files are counted one by one as they are read, so that a listing that fails half-way can be freed */
     listing->files = calloc(count ? count : 1, sizeof(*listing->files));
     if (!listing->files)
         return tarn_set_error(TARN_ERROR_MEMORY, "out of memory for the files of '%s'", repo);

@@ -1,11 +1,16 @@
 /* names.c: which names of a hub may become part of a path or URL. A hub is not trusted: one bad name is enough for a
- * pull to be refused. */
+ * pull to be refused.
+ *
+ * The rules are at least as strict as those of the hub, of git and of file systems, and none of them depends on the
+ * locale, which a program that never calls setlocale() leaves at "C". What passes needs no quoting in a path; URLs are
+ * percent-encoded all the same. */
 #include <ctype.h>
 #include <string.h>
 #include <tarn/base.h>
 
 #include "hub/hub.h"
 
+/* Bytes of ORG or NAME, as the hub's own limit; of a component, as that of the file systems of Linux. */
 enum { MAX_PART = 96, MAX_COMPONENT = 255 };
 
 static bool is_word(char c)
@@ -13,7 +18,8 @@ static bool is_word(char c)
     return isalnum((unsigned char)c) || c == '-' || c == '_' || c == '.';
 }
 
-/* ORG or NAME. "--" separates the parts of a folder's name in the cache. */
+/* ORG or NAME. "--" separates the parts of a folder's name in the cache. So neither part may hold it, or two
+ * repositories would share a folder; and no first '-' or '.', as of an option or a hidden folder. */
 static bool is_part(const char *part, size_t length)
 {
     if (length == 0 || length > MAX_PART || strchr("-.", part[0]) || strchr("-.", part[length - 1]))
@@ -30,7 +36,8 @@ bool tarn__hub_is_repo(const char *name)
     return slash && is_part(name, (size_t)(slash - name)) && is_part(slash + 1, strlen(slash + 1));
 }
 
-/* git allows more; what it does not allow either is refused: "..", a leading dash or dot of a component. */
+/* git allows more; what it does not allow either is refused: "..", a leading dash or dot of a component. Tags
+ * may have '@', '+', '=' and '#'; spaces, '~', '^', ':', '?', '*', '[' and backslashes git refuses, too. */
 bool tarn__hub_is_revision(const char *revision)
 {
     size_t length = strlen(revision);
@@ -59,6 +66,7 @@ bool tarn__hub_is_sha256(const char *text)
     return is_hexadecimal(text, 64);
 }
 
+/* Wider than a hash, since mirrors name contents in their own way. Without slashes it is one component of a path. */
 bool tarn__hub_is_etag(const char *text)
 {
     size_t length = strlen(text);
@@ -75,7 +83,8 @@ static bool is_visible(const char *file, size_t length)
     return tarn_string_escape(shown, sizeof(shown), file, length, false) == length && memcmp(shown, file, length) == 0;
 }
 
-/* Why a file's name is refused, or NULL. */
+/* Why a file's name is refused, or NULL. A backslash separates folders where Windows reads the cache. Every
+ * component is looked at, so "a/../b" is refused though it would stay below the folder. */
 static const char *problem_of(const char *file)
 {
     size_t length = strlen(file);

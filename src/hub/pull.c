@@ -1,6 +1,10 @@
 /* pull.c: a model from a hub into the cache: listing, selection, headers of the files, downloads, links, ref.
  *
- * Links appear when all files are there, and the ref last: until then the revision is what it was before. */
+ * Links appear when all files are there, and the ref last: until then the revision is what it was before.
+ *
+ * The commit of the listing is what everything after it asks for, never the branch: a push in between cannot mix two
+ * versions. Each file is asked for its headers before the first download, so that the plan, the space on the disk
+ * and the limits are known before a byte is written. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +50,8 @@ static bool add_text(const char *bytes, size_t count, void *ctx)
     return true;
 }
 
+/* GET /api/models/ORG/NAME/revision/REVISION?blobs=true: without `blobs` the hub leaves the sizes out. A slash
+ * within the revision is quoted as %2F, since it is one component of this path. */
 static bool list(tarn__hub_session *session, tarn__hub_listing *listing)
 {
     const tarn__hub_pull_options *o = session->options;
@@ -66,7 +72,8 @@ static bool list(tarn__hub_session *session, tarn__hub_listing *listing)
 
 /* ---- headers of a file ------------------------------------------------------------------------------------------- */
 
-/* An etag without its quotes and the mark of a weak one. */
+/* An etag without its quotes and the mark of a weak one. "W/\"abc\"" is abc; one that is too long becomes empty,
+ * which is refused later. */
 static void take_etag(const char *from, char etag[TARN__HUB_ETAG])
 {
     from += strncmp(from, "W/", 2) == 0 ? 2 : 0;
@@ -75,6 +82,9 @@ static void take_etag(const char *from, char etag[TARN__HUB_ETAG])
     snprintf(etag, TARN__HUB_ETAG, "%.*s", length < TARN__HUB_ETAG ? (int)length : 0, from);
 }
 
+/* A HEAD of ENDPOINT/…/resolve/COMMIT/FILE. For a file kept elsewhere the hub answers with a redirect, whose
+ * X-Linked-ETag and X-Linked-Size are those of the contents; the Content-Length of a redirect is that of its own
+ * body, and counts for nothing. */
 static bool ask(tarn__hub_session *session, tarn__hub_file *file)
 {
     char url[TARN__HUB_PATH];
@@ -87,6 +97,7 @@ static bool ask(tarn__hub_session *session, tarn__hub_file *file)
     file->is_linked = r.linked_etag[0] != 0;
     file->bytes = r.linked_size >= 0 ? r.linked_size : r.status / 100 == 2 ? r.length : -1;
     take_etag(file->is_linked ? r.linked_etag : r.etag, file->etag);
+    /* X-Repo-Commit: a cache between here and the hub may answer for another version */
     if (strcmp(r.commit, session->commit) != 0)
         return tarn_set_error(TARN_ERROR_FORMAT, "'%.200s': the hub answers for commit '%.100s'; expected %s",
                               file->name, r.commit, session->commit);
@@ -105,6 +116,7 @@ static bool ask_all(tarn__hub_session *session, tarn__hub_listing *listing, int6
             continue;
         if (!ask(session, file))
             return false;
+        /* sizes are the hub's word: their sum must not overflow */
         if (file->bytes > INT64_MAX / 2 - session->total)
             return tarn_set_error(TARN_ERROR_FORMAT, "'%.200s' has %lld bytes by the hub's headers; that is no size",
                                   file->name, (long long)file->bytes);
@@ -114,7 +126,8 @@ static bool ask_all(tarn__hub_session *session, tarn__hub_listing *listing, int6
     return true;
 }
 
-/* Fails before the first byte rather than at the last one. */
+/* Fails before the first byte rather than at the last one. Space for other users than root (f_bavail). A file system
+ * that cannot tell is believed to have enough. */
 static bool check_space(const tarn__hub_session *session, int64_t missing)
 {
     char path[TARN__HUB_PATH];
@@ -135,6 +148,8 @@ static bool check_space(const tarn__hub_session *session, int64_t missing)
 
 /* ---- a pull ------------------------------------------------------------------------------------------------------ */
 
+/* All blobs, then all links, then the ref: a reader of the cache meanwhile sees the revision as it was, or
+ * complete. A revision that is a commit has no ref; huggingface_hub writes none either. */
 static bool download_all(tarn__hub_session *session, tarn__hub_listing *listing)
 {
     const tarn__hub_settings *s = session->settings;

@@ -1,4 +1,8 @@
-/* retry.c: requests that are tried again, and the errors of statuses that are final. */
+/* retry.c: requests that are tried again, and the errors of statuses that are final.
+ *
+ * Waits double from half a second, so that five of them last some 15 s in all; a hub's Retry-After makes one longer,
+ * up to a minute. Only tries without a new byte are counted: a large file over a bad line ends when no progress is
+ * made, not after six breaks. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,6 +12,7 @@
 
 #include "hub/download.h"
 
+/* POLL_MS: how soon a wait notices that the user stops. */
 enum { MAX_TRIES = 6, FIRST_WAIT_MS = 500, MAX_WAIT_MS = 60000, POLL_MS = 100 };
 
 static double seconds_now(void)
@@ -36,6 +41,8 @@ static bool may_succeed_later(const tarn__hub_response *r)
            (r->is_elsewhere && (r->status == 401 || r->status == 403));
 }
 
+/* The hub answers 401 for what does not exist as well, so as not to tell which private names there are; X-Error-Code
+ * says GatedRepo where terms are to be accepted first. */
 static void raise_access(const tarn__hub_session *session, const tarn__hub_response *r, const char *says)
 {
     const char *repo = session->options->repo, *token = session->settings->token;
@@ -84,7 +91,8 @@ static void notice(const tarn__hub_session *session, const char *format, ...)
     session->options->notice(text, session->options->ctx);
 }
 
-/* The wait before try `tries` + 1; at least what the hub asks for. */
+/* The wait before try `tries` + 1; at least what the hub asks for. 500 ms for the second; a Retry-After in the form
+ * of a date was read as none. */
 static int64_t wait_of(int tries, const tarn__hub_response *r)
 {
     int64_t ms = (int64_t)FIRST_WAIT_MS << (tries - 1), asked = r->retry_after > 0 ? r->retry_after : 0;
@@ -118,6 +126,7 @@ bool tarn__hub_request_retried(tarn__hub_session *session, const char *what, tar
         notice(session, "%s: %s; next try in %.1f s", what, why, (double)ms * 1e-3);
         if (!wait_ms(session, ms))
             return false;
+        /* the next try asks for what is still missing */
         request->from = *bytes;
     }
 }

@@ -12,6 +12,8 @@
 
 #include "hub/hub.h"
 
+/* Without FNM_PATHNAME '*' matches '/' as well, as the patterns of huggingface_hub do: "*.gguf" finds
+ * "q4/model.gguf". */
 static bool matches(const char *pattern, const char *name)
 {
     return fnmatch(pattern, name, 0) == 0;
@@ -33,7 +35,8 @@ static const char *base_name(const char *name)
     return slash ? slash + 1 : name;
 }
 
-/* "-00002-of-00003.gguf": a shard; a projector of images and an importance matrix are no language models. */
+/* "-00002-of-00003.gguf": a shard; a projector of images and an importance matrix are no language models. The first
+ * shard is one as well: tarn opens GGUF models in one file. */
 static bool is_shard(const char *name)
 {
     return matches("*-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9].gguf", name);
@@ -52,6 +55,7 @@ static bool is_setting(const char *name)
     static const char *const wanted[] = {"*.json",     "merges.txt", "vocab.txt", "*.model",
                                          "*.tiktoken", "*.jinja",    "LICENSE*"};
     static const char *const other[] = {"*.index.json", "tf_*", "flax_*", "*.msgpack*"};
+    /* "1_Pooling/config.json", "2_Dense/model.safetensors": steps after the transformer, by their number */
     static const char *const steps[] = {"[0-9]_*/config.json", "[0-9]_*/model.safetensors"};
     return strchr(name, '/') ? MATCHES(steps, name) : MATCHES(wanted, name) && !MATCHES(other, name);
 }
@@ -76,7 +80,8 @@ static size_t mark(tarn__hub_listing *listing, const char *const *patterns, int 
     return marked;
 }
 
-/* Marks one set of safetensors: the file that tarn opens first, or shards with their index, or adapters. */
+/* Marks one set of safetensors: the file that tarn opens first, or shards with their index, or adapters. A whole
+ * file goes before shards, as opening a folder does; never both, which would be the weights twice. */
 static size_t mark_safetensors(tarn__hub_listing *listing)
 {
     static const char *const whole[] = {"model.safetensors"}, *const adapter[] = {"adapter_model.safetensors"};
@@ -139,7 +144,8 @@ static bool raise_nothing(const char *repo, const tarn__hub_listing *listing)
                           repo, pickle ? "; '" : "", pickle ? pickle : "", pickle ? "' is a pickle" : "");
 }
 
-/* Two names that a file system may hold to be one. */
+/* Two names that a file system may hold to be one. On such a disk the second link would replace the first, and a
+ * model would have another file's contents. Only what is downloaded counts. */
 static bool check_case(const char *repo, const tarn__hub_listing *listing)
 {
     for (size_t i = 0; i < listing->count; i++)
@@ -162,8 +168,10 @@ bool tarn__hub_select(const char *repo, tarn__hub_listing *listing, const char *
     }
     size_t weights = mark_safetensors(listing);
     bool is_gguf = weights == 0 && (weights = mark_gguf(repo, listing)) > 0;
+    /* zero models without an error goes on, several end here */
     if (tarn_failed())
         return false;
+    /* no weights at all: a repository with a tokenizer alone is worth pulling */
     if (weights == 0 && mark(listing, tokenizers, 4) == 0)
         return raise_nothing(repo, listing);
     for (size_t i = 0; i < listing->count && !is_gguf; i++)

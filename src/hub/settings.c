@@ -1,4 +1,9 @@
-/* settings.c: where the hub is and where its models are kept, by the environment variables of Hugging Face's tools. */
+/* settings.c: where the hub is and where its models are kept, by the environment variables of Hugging Face's tools.
+ *
+ * Each is read once per command, and a value that cannot be used is an error rather than ignored: a misspelt endpoint
+ * must not send a token elsewhere. The order is huggingface_hub's:
+ *   cache   HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub
+ *   token   HF_TOKEN, the file HF_TOKEN_PATH, and `token` where `hub` is without HF_HUB_CACHE */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +49,7 @@ static bool in_home(char *to, size_t size, const char *tail)
     return cache ? join(to, size, "XDG_CACHE_HOME", cache, rest) : join(to, size, "the cache folder", "~/.cache", rest);
 }
 
+/* Without slashes at the end, but "/" itself. */
 bool tarn__hub_cache(char cache[TARN__HUB_PATH])
 {
     const char *given = variable("HF_HUB_CACHE");
@@ -53,7 +59,8 @@ bool tarn__hub_cache(char cache[TARN__HUB_PATH])
     return good;
 }
 
-/* The file of `hf auth login`. No file is no token. */
+/* The file of `hf auth login`. No file is no token. One that cannot be read is an error: the pull of a private model
+ * would fail with a less useful one. */
 static bool read_token_file(char *token, size_t size)
 {
     char path[TARN__HUB_PATH];
@@ -97,6 +104,8 @@ static bool read_token(char *token, size_t size)
     return true;
 }
 
+/* A mirror may have a path, "https://host/hf". User and password ('@'), queries and fragments are refused: they
+ * would end up in messages, or in the middle of the URLs made from it. */
 static bool read_endpoint(char *endpoint, size_t size)
 {
     const char *given = variable("HF_ENDPOINT");
@@ -126,6 +135,7 @@ bool tarn__hub_settings_read(tarn__hub_settings *settings)
     *settings = (tarn__hub_settings){.offline = is_true(variable("HF_HUB_OFFLINE")), .timeout = DEFAULT_TIMEOUT};
     if (timeout) {
         settings->timeout = strtol(timeout, &end, 10);
+        /* a number out of strtol()'s range is LONG_MAX, and so above the bound */
         if (*end || settings->timeout < 1 || settings->timeout > MAX_TIMEOUT)
             return tarn_set_error(TARN_ERROR_ARGUMENT, "HF_HUB_DOWNLOAD_TIMEOUT is '%.50s'; expected 1 to %d seconds",
                                   timeout, MAX_TIMEOUT);

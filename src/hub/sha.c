@@ -1,4 +1,7 @@
-/* sha.c: SHA-1 and SHA-256, block by block. Both pad a message the same way and differ in the compression function. */
+/* sha.c: SHA-1 and SHA-256, block by block. Both pad a message the same way and differ in the compression function.
+ *
+ * Between calls, length % 64 bytes wait in `block`, and `state` has all blocks before them. Words are big-endian on
+ * every machine, so they are put together from bytes. Letters and functions are those of FIPS 180-4. */
 #include "hub/sha.h"
 
 #include <string.h>
@@ -88,6 +91,7 @@ static void sha256_block(uint32_t state[8], const unsigned char *block)
         uint32_t high = rotate_right(w[t - 2], 17) ^ rotate_right(w[t - 2], 19) ^ w[t - 2] >> 10;
         w[t] = w[t - 16] + low + w[t - 7] + high;
     }
+    /* s[0] to s[7] are the standard's a to h; a round shifts all by one */
     memcpy(s, state, sizeof(s));
     for (int t = 0; t < 64; t++) {
         uint32_t choice = (s[4] & s[5]) ^ (~s[4] & s[6]), majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
@@ -112,6 +116,7 @@ static void add_block(tarn__sha *sha, const unsigned char *block)
         sha256_block(sha->state, block);
 }
 
+/* Whole blocks are hashed where they lie; only the ends of a part are copied. */
 void tarn__sha_add(tarn__sha *sha, const void *bytes, size_t count)
 {
     const unsigned char *from = bytes;
@@ -132,7 +137,8 @@ void tarn__sha_add(tarn__sha *sha, const void *bytes, size_t count)
         memcpy(sha->block, from, count);
 }
 
-/* A bit of one, zeros, and the length in bits at the end of a block. */
+/* A bit of one, zeros, and the length in bits at the end of a block. The zeros end at byte 56 of a block, of this
+ * one or the next; then 8 bytes of length. */
 const char *tarn__sha_end(tarn__sha *sha, char text[TARN__SHA_TEXT])
 {
     static const char digits[] = "0123456789abcdef";

@@ -21,7 +21,8 @@ void tarn__sha1_begin(tarn__sha *sha);
 void tarn__sha256_begin(tarn__sha *sha);
 void tarn__sha_add(tarn__sha *sha, const void *bytes, size_t count);
 
-/* Writes the digest as lower-case hexadecimal digits; the hash must begin anew then. Returns `text`. */
+/* Writes the digest as lower-case hexadecimal digits; the hash must begin anew then. Returns `text`. 40 digits of
+ * SHA-1, 64 of SHA-256. */
 const char *tarn__sha_end(tarn__sha *sha, char text[TARN__SHA_TEXT]);
 
 #endif

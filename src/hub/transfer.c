@@ -1,7 +1,10 @@
 /* transfer.c: requests by libcurl.
  *
  * libcurl follows no redirect itself: each is a request of its own, whose origin is compared with the endpoint's before
- * the token is attached. The address of a redirect may hold a signature, so messages show no more than its host. */
+ * the token is attached. The address of a redirect may hold a signature, so messages show no more than its host.
+ *
+ * A client belongs to one thread. During a request it borrows the request and the response; callbacks of libcurl get
+ * the client as their context and never outlive tarn__hub_transfer(). */
 #include "hub/transfer.h"
 
 #include <ctype.h>
@@ -13,6 +16,7 @@
 
 #include "hub/curl_library.h"
 
+/* Of one request; and seconds until a connection must stand. What comes after has the user's own timeout. */
 enum { MAX_REDIRECTS = 8, CONNECT_SECONDS = 20 };
 
 struct tarn__hub_client {
@@ -52,6 +56,7 @@ void tarn__hub_client_free(tarn__hub_client *client)
     free(client);
 }
 
+/* What RFC 3986 calls unreserved stays: "a b/ü" becomes "a%20b/%C3%BC" with its slashes kept. */
 bool tarn__hub_add_quoted(char url[TARN__HUB_PATH], const char *text, bool keeps_slashes)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -118,6 +123,8 @@ static int64_t number(const char *text)
     return text[0] && strspn(text, "0123456789") == strlen(text) && strlen(text) < 18 ? strtoll(text, NULL, 10) : -1;
 }
 
+/* One call per line, status lines included; names in any case. Returning less than was given would end the transfer,
+ * so what is malformed or too long is left out and missed later. */
 static size_t on_header(char *line, size_t size, size_t count, void *ctx)
 {
     tarn__hub_client *client = ctx;
@@ -141,7 +148,8 @@ static size_t on_header(char *line, size_t size, size_t count, void *ctx)
     return length;
 }
 
-/* The body of a redirect or an error is dropped. */
+/* The body of a redirect or an error is dropped. A status other than 2xx never reaches the caller's file. libcurl
+ * knows the status before it passes the first byte on. */
 static size_t on_body(char *bytes, size_t size, size_t count, void *ctx)
 {
     tarn__hub_client *client = ctx;
@@ -155,6 +163,7 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *ctx)
     return client->is_aborted ? 0 : size * count;
 }
 
+/* libcurl calls this about once a second, also while nothing arrives; not zero ends the transfer. */
 static int on_progress(void *ctx, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up_now)
 {
     tarn__hub_client *client = ctx;
@@ -199,6 +208,7 @@ static void set_options(tarn__hub_client *client, const char *url, const struct 
     char user_agent[64], range[32];
     snprintf(user_agent, sizeof(user_agent), "tarn/%s", tarn_version());
     snprintf(range, sizeof(range), "%lld-", (long long)request->from);
+    /* every option is set anew, so nothing of the request before (a token, a range) can stay */
     library->easy_reset(curl); /* connections stay */
     library->easy_setopt(curl, CURLOPT_URL, url);
 #if LIBCURL_VERSION_NUM >= 0x075500
@@ -209,6 +219,7 @@ static void set_options(tarn__hub_client *client, const char *url, const struct 
     library->easy_setopt(curl, CURLOPT_SSL_VERIFYPEER, 1L);
     library->easy_setopt(curl, CURLOPT_SSL_VERIFYHOST, 2L);
     library->easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);
+    /* else libcurl may take SIGALRM for timeouts of the resolver */
     library->easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     library->easy_setopt(curl, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     library->easy_setopt(curl, CURLOPT_USERAGENT, user_agent);
@@ -217,6 +228,7 @@ static void set_options(tarn__hub_client *client, const char *url, const struct 
     if (request->from > 0)
         library->easy_setopt(curl, CURLOPT_RANGE, range);
     library->easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_SECONDS);
+    /* less than 1 byte/s for `timeout` seconds: stalled, however large the file is */
     library->easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     library->easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, client->settings->timeout);
     library->easy_setopt(curl, CURLOPT_ERRORBUFFER, client->error);
@@ -229,7 +241,8 @@ static void set_options(tarn__hub_client *client, const char *url, const struct 
     library->easy_setopt(curl, CURLOPT_XFERINFODATA, client);
 }
 
-/* What failed for good rather than for now. */
+/* What failed for good rather than for now. A certificate that is not trusted is not trusted on the next try either;
+ * names that do not resolve and connections that break may be. */
 static tarn__hub_outcome failure(const tarn__hub_client *client, CURLcode code, const char *origin, char why[400])
 {
     const char *text = client->error[0] ? client->error : client->library->easy_strerror(code);
@@ -274,6 +287,7 @@ static tarn__hub_outcome perform(tarn__hub_client *client, const char *url, cons
     client->library->easy_getinfo(client->curl, CURLINFO_RESPONSE_CODE, &r->status);
     if (code != CURLE_OK)
         return failure(client, code, origin, why);
+    /* a body without bytes never called on_body(), and its headers still count */
     bool is_empty = r->status / 100 == 2 && !client->has_begun && client->request->begin;
     return is_empty && !client->request->begin(r, client->request->ctx) ? TARN__HUB_ABORTED : TARN__HUB_ANSWERED;
 }

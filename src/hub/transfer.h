@@ -11,7 +11,8 @@
 
 #include "hub/hub.h"
 
-/* The headers of a response that matter; "" and -1: not sent. Untrusted. */
+/* The headers of a response that matter; "" and -1: not sent. Untrusted. linked_*: X-Linked-ETag and X-Linked-Size;
+ * commit: X-Repo-Commit; retry_after: seconds. */
 typedef struct tarn__hub_response {
     long status;
     char etag[300], linked_etag[300], commit[TARN__HUB_REVISION], range[128], error_code[64], error_message[300];
