@@ -1,4 +1,8 @@
-/* answer.c: the JSON of answers: whole ones, the events of streams, log probabilities, usage. */
+/* answer.c: the JSON of answers: whole ones, the events of streams, log probabilities, usage.
+ *
+ * Members and their order are OpenAI's; those of our own come last: timings, reasoning_content (as DeepSeek's and
+ * vLLM's servers name it). jansson's functions take NULL in place of a value and fail, so memory that is missing
+ * shows as a NULL at the end, or as an array that is too short: no step between looks at it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +15,8 @@ static bool is_chat(const tarn__api_job *job)
     return job->route == TARN__API_CHAT;
 }
 
+/* OpenAI's words; NULL: not ended. The limit goes before calls, since an answer that was cut may hold half a call
+ * more. */
 static const char *finish_name(const tarn__api_choice *choice)
 {
     return !choice->has_ended                            ? NULL
@@ -22,7 +28,8 @@ static const char *finish_name(const tarn__api_choice *choice)
 /* ---- log probabilities ------------------------------------------------------------------------------------------- */
 
 /* Text of a token alone; bytes that are not a whole character become U+FFFD. Ids that no token has, of a model whose
- * vocabulary is larger than the tokenizer's, have none. */
+ * vocabulary is larger than the tokenizer's, have none. One stream serves all tokens: its end puts it back to the
+ * beginning. `continues` keeps the space that a first word would lose. */
 static json_t *token_text(tarn__api *a, int32_t token)
 {
     size_t length = 0;
@@ -65,6 +72,7 @@ static json_t *candidate_entry(tarn__api *a, const tarn__api_job *job, int32_t t
     return entry;
 }
 
+/* Decoded by a stream, as the answer after it is: the bytes of a character may be in two tokens. */
 char *tarn__api_prompt_text(const tarn__api_model *model, const tarn__api_prompt *prompt, size_t *length)
 {
     size_t part = 0;
@@ -91,6 +99,7 @@ char *tarn__api_prompt_text(const tarn__api_model *model, const tarn__api_prompt
     return NULL;
 }
 
+/* A token that ended the answer (EOS) is none of its text, and has an entry where the caller asks for one. */
 json_t *tarn__api_logprob(tarn__api *a, const tarn__api_job *job, const tarn_engine_output *o, size_t text_offset)
 {
     json_t *entry = candidate_entry(a, job, o->token >= 0 ? o->token : o->end_token, o->logprob), *top = json_array();
@@ -102,7 +111,9 @@ json_t *tarn__api_logprob(tarn__api *a, const tarn__api_job *job, const tarn_eng
     return entry;
 }
 
-/* The form of completions: one array per member, and the top ones as objects by their text. */
+/* The form of completions: one array per member, and the top ones as objects by their text. {"tokens": ["a"],
+ * "token_logprobs": [-1.5], "top_logprobs": [{"a": -1.5}], "text_offset": [0]}. Two tokens of the same text share a
+ * member: the first, more likely one stays. */
 static json_t *completion_logprobs(const json_t *entries)
 {
     json_t *tokens = json_array(), *logprobs = json_array(), *top = json_array(), *offsets = json_array(), *entry,
@@ -141,7 +152,8 @@ static json_t *choice_logprobs(const tarn__api_job *job, const tarn__api_choice 
 
 /* ---- usage ------------------------------------------------------------------------------------------------------- */
 
-/* A prompt counts once, whatever n is. */
+/* A prompt counts once, whatever n is. cached_tokens are those found in the KV cache, by the first of a prompt's
+ * answers: the others share its pages in any case. */
 static json_t *usage(const tarn__api_job *job)
 {
     json_int_t prompt = 0, completion = 0, cached = 0, reasoning = 0;
@@ -158,7 +170,8 @@ static json_t *usage(const tarn__api_job *job)
                      "completion_tokens_details", "reasoning_tokens", reasoning);
 }
 
-/* Milliseconds of the first choice: until its first step, its first token, its last one. */
+/* Milliseconds of the first choice: until its first step, its first token, its last one. The rate leaves the first
+ * token out, whose time is the prompt's. */
 static json_t *timings(const tarn__api_job *job)
 {
     const tarn__api_choice *c = &job->choices[0];
@@ -235,6 +248,8 @@ static const char *chunk_object(const tarn__api_job *job)
     return is_chat(job) ? "chat.completion.chunk" : "text_completion";
 }
 
+/* The first event of a chat has the role, those after it text; the last one has the finish reason, and text if some
+ * was left. */
 static json_t *chunk_delta(const char *text, size_t length, bool has_ended)
 {
     if (!text)
@@ -243,7 +258,8 @@ static json_t *chunk_delta(const char *text, size_t length, bool has_ended)
 }
 
 /* An event with `value` as the choice's delta or text, whose reference it takes. `has_text`: and with the log
- * probabilities so far. */
+ * probabilities so far. Log probabilities that were sent are dropped from the choice, so that the next event has the
+ * next ones. */
 static char *choice_chunk(const tarn__api_job *job, const tarn__api_model *model, tarn__api_choice *c, json_t *value,
                           bool has_text, bool has_ended)
 {
@@ -279,6 +295,7 @@ char *tarn__api_reasoning_chunk(const tarn__api_job *job, const tarn__api_model 
                         false);
 }
 
+/* The calls come whole, in one event: clients join parts of arguments by "index", and one part is one too. */
 char *tarn__api_calls_chunk(const tarn__api_job *job, const tarn__api_model *model, const tarn__api_choice *c,
                             json_t *calls)
 {
@@ -295,6 +312,7 @@ char *tarn__api_calls_chunk(const tarn__api_job *job, const tarn__api_model *mod
     return dump(root);
 }
 
+/* With include_usage OpenAI's streams have "usage": null in every event but this one, whose choices are empty. */
 char *tarn__api_usage_chunk(const tarn__api_job *job, const tarn__api_model *model)
 {
     if (job->ollama)

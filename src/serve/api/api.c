@@ -10,6 +10,7 @@
 #include "serve/api/api_private.h"
 #include "serve/ollama/ollama.h"
 
+/* Requests computed at a time; and what Retry-After says, in seconds. */
 #define DEFAULT_SEQUENCES 32
 #define RETRY_SECONDS "1"
 
@@ -20,6 +21,8 @@ void tarn__api_answer_json(tarn__http_exchange *x, int status, const char *text)
     tarn__http_exchange_answer(x, status, "application/json", text, strlen(text));
 }
 
+/* 429 and 503 are for now: clients of OpenAI's wait by Retry-After and try again. 401 must name the scheme that is
+ * wanted (RFC 9110). The sentence for lack of memory is a literal, since making one needs memory. */
 void tarn__api_answer_error(tarn__api *a, tarn__http_exchange *x, const tarn__api_error *error)
 {
     static const char plain[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","
@@ -68,7 +71,7 @@ static void answer_health(tarn__api *a, tarn__http_exchange *x)
     tarn__api_answer_json(x, 200, "{\"status\":\"ok\"}");
 }
 
-/* Answered at once with GET, or by a job with POST. */
+/* Answered at once with GET, or by a job with POST. `job` counts only without `answer`. */
 typedef struct route {
     const char *path;
     void (*answer)(tarn__api *api, tarn__http_exchange *exchange);
@@ -103,6 +106,7 @@ const char *tarn__api_route_path(int index, bool *is_read)
     return routes[index].path;
 }
 
+/* /v1/models/NAME is the entry of one model; its name, percent-encoded slashes included, is read by the answer. */
 static const route *find_route(const char *path)
 {
     for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++)
@@ -111,6 +115,7 @@ static const route *find_route(const char *path)
     return strncmp(path, "/v1/models/", 11) == 0 ? find_route("/v1/models") : NULL;
 }
 
+/* The limit counts jobs that are being prepared, too: they hold bodies, and most of them will be in the engine soon. */
 static void begin_job(tarn__api *a, tarn__http_exchange *x, tarn__api_route kind)
 {
     const tarn__http_request *request = tarn__http_exchange_request(x);
@@ -139,7 +144,9 @@ static void begin_job(tarn__api *a, tarn__http_exchange *x, tarn__api_route kind
 
 /* ---- access ------------------------------------------------------------------------------------------------------ */
 
-/* Headers of an allowed origin. True: the request was the browser's question before the real one, and is answered. */
+/* Headers of an allowed origin. True: the request was the browser's question before the real one, and is answered.
+ * That question is an OPTIONS request (preflight), which has no key. "*" among the headers does not cover
+ * Authorization, so it is named. Vary keeps caches from giving the answer to another origin. */
 static bool answer_cors(const tarn__api *a, tarn__http_exchange *x)
 {
     const tarn__http_request *request = tarn__http_exchange_request(x);
@@ -157,13 +164,15 @@ static bool answer_cors(const tarn__api *a, tarn__http_exchange *x)
     return true;
 }
 
-/* JSON, or nothing said: a form of another site's page is neither. */
+/* JSON, or nothing said: a form of another site's page is neither. Forms have three other types, and a page of
+ * another site can send them without a preflight. */
 static bool is_json(const tarn__http_request *request)
 {
     const char *type = tarn__http_request_header(request, "Content-Type");
     return !type || strncasecmp(type, "application/json", 16) == 0;
 }
 
+/* Without a key: whether the server lives, and how it is spoken to. */
 static bool is_public(const tarn__http_request *request)
 {
     return strcmp(request->path, "/health") == 0 || strcmp(request->path, "/openapi.json") == 0;
@@ -189,6 +198,8 @@ static bool is_served(const tarn__api *a, const route *found)
            (a->state == TARN__API_DRAINING && found->answer && found->answer != answer_health);
 }
 
+/* The order is what may be told to whom: a foreign page learns nothing, a preflight has no key, pages need none, and
+ * without a key a client is not told which routes there are. Only then come method, type and state. */
 static void handle(tarn__http_exchange *x, void *ctx)
 {
     tarn__api *a = ctx;
@@ -227,6 +238,7 @@ static void handle(tarn__http_exchange *x, void *ctx)
 
 /* ---- beginning and end ------------------------------------------------------------------------------------------- */
 
+/* The names become strings of JSON, which must be UTF-8; jansson makes none of others. */
 static bool has_good_names(const tarn__api_options *options)
 {
     for (int i = 0; i < options->name_count; i++) {

@@ -7,6 +7,7 @@
 #include "serve/api/api.h"
 #include "serve/http/access.h"
 
+/* Threads of the pool; buckets of the table of requests. */
 enum { TARN__API_POOL = 2, TARN__API_BUCKETS = 1024 };
 
 /* Draining: running requests end, then another model is loaded. */

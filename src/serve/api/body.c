@@ -1,4 +1,7 @@
-/* body.c: members of a request's body. */
+/* body.c: members of a request's body.
+ *
+ * Names that were read are literals of the callers, so the list of them borrows. More than fit would be refused as
+ * unknown, which the test of the document would show. */
 #include "serve/api/body.h"
 
 #include <math.h>
@@ -27,6 +30,7 @@ bool tarn__body_bool(tarn__body *f, const char *name, bool *value)
     return true;
 }
 
+/* 4.0 is an integer, as some clients write it; doubles beyond 9e15 no longer have every integer. */
 bool tarn__body_int(tarn__body *f, const char *name, int64_t low, int64_t high, int64_t *value)
 {
     json_t *found = tarn__body_member(f, name);
@@ -71,7 +75,7 @@ void tarn__body_skip(tarn__body *f, const char *name)
     mark_read(f, name);
 }
 
-/* True for values that ask for nothing. */
+/* True for values that ask for nothing. Clients often send every member they know, with its default. */
 static bool is_neutral(const json_t *value)
 {
     return json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
@@ -87,6 +91,7 @@ bool tarn__body_unsupported(tarn__body *f, const char *name)
            tarn__api_refuse(f->error, 400, "unsupported_parameter", name, "%s is not supported", name);
 }
 
+/* A misspelt member would change nothing without a word, so it is refused. Null is what clients send for absent. */
 bool tarn__body_end(tarn__body *f)
 {
     const char *name;

@@ -2,7 +2,11 @@
  *
  * A job is freed when its exchange is over and neither the pool nor the engine has it. Sending may end the exchange:
  * the client has gone, or reads too slowly, and tarn__api_on_gone() was called; so every step looks at job->exchange
- * anew, and a choice counts as live until after its last output. */
+ * anew, and a choice counts as live until after its last output.
+ *
+ * The engine's outputs find their choice by the request's number, in a table: a job may be over while outputs of it
+ * still come, and then nothing is found. Choices are elements of their job's array, so the job stays while one of
+ * them is in the table. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +91,7 @@ static void cancel(tarn__api *a, tarn__api_job *job)
     tarn_clear_error();
 }
 
+/* Called by the server for an exchange that was kept, at most once, and never after the job has ended it. */
 void tarn__api_on_gone(void *ctx)
 {
     tarn__api_job *job = ctx;
@@ -100,7 +105,8 @@ void tarn__api_on_gone(void *ctx)
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
-/* Sends "data: TEXT", or a line of Ollama's; takes ownership of the text. False: there is no client any more. */
+/* Sends "data: TEXT", or a line of Ollama's; takes ownership of the text. False: there is no client any more. An
+ * event of SSE ends with an empty line; JSON without newlines cannot hold one. */
 static bool send_event(tarn__api_job *job, char *text)
 {
     size_t length = text ? strlen(text) : 0;
@@ -125,6 +131,7 @@ static void end_stream(tarn__api_job *job)
         tarn__http_stream_end(x);
 }
 
+/* Once the status 200 is sent the error can only be an event. OpenAI's clients raise it from there. */
 void tarn__api_fail(tarn__api *a, tarn__api_job *job, const tarn__api_error *error)
 {
     tarn__http_exchange *x = job->exchange;
@@ -146,6 +153,7 @@ static void fail_without_memory(tarn__api *a, tarn__api_job *job)
     tarn__api_fail(a, job, &error);
 }
 
+/* At least doubles the buffer, and ends the text with a 0. */
 static bool add_text(tarn__api_choice *c, const char *text, size_t length)
 {
     if (c->length + length + 1 > c->capacity) {
@@ -176,6 +184,7 @@ static bool echo_prompt(tarn__api *a, tarn__api_choice *c)
     return good;
 }
 
+/* Every answer of a chat begins with an event that has its role; Ollama's lines have it each. */
 static bool begin_stream(tarn__api *a, tarn__api_job *job)
 {
     tarn__http_exchange_header(job->exchange, "X-Accel-Buffering", "no"); /* for nginx: pass events on at once */
@@ -222,6 +231,7 @@ static bool add_choices(tarn__api *a, tarn__api_job *job, tarn__api_error *error
         const tarn__api_prompt *prompt = &job->prompts[job->choices[i].prompt];
         tarn_generate_options options = job->options;
         options.seed += (uint64_t)(i % job->n);
+        /* prompts of one request differ in length, so the default limit does, too */
         if (job->has_default_limit && prompt->count + options.max_tokens > a->model.context)
             options.max_tokens = a->model.context - prompt->count;
         int64_t request = tarn_engine_add(a->engine, prompt->tokens, prompt->count, &options);
@@ -237,6 +247,8 @@ static bool add_choices(tarn__api *a, tarn__api_job *job, tarn__api_error *error
     return true;
 }
 
+/* More than the server can ever take is an error of the request; more than it can take now is one of the moment. If
+ * a later one of several answers is refused, tarn__api_fail() ends the earlier ones. */
 static void begin(tarn__api *a, tarn__api_job *job)
 {
     tarn__api_error error = {0};
@@ -290,6 +302,7 @@ void tarn__api_on_prepared(void *ctx)
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
+/* Characters, as text_offset counts them: bytes but for those that continue one (10xxxxxx). */
 static size_t character_count(const json_t *string)
 {
     size_t count = 0;
@@ -298,7 +311,8 @@ static size_t character_count(const json_t *string)
     return count;
 }
 
-/* The counters and the parts of an answer that a token brings. */
+/* The counters and the parts of an answer that a token brings. Text is collected where the whole of it is needed:
+ * for an answer without a stream, and to find calls. */
 static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o, tarn__reasoning_parts *parts)
 {
     c->shared = o->shared;
@@ -354,6 +368,7 @@ static bool send_text_or_calls(tarn__api *a, tarn__api_choice *c)
     size_t until = c->length;
     json_t *calls = has_ended ? tarn__api_calls(job, c, &until) : NULL;
     tarn__api_limit_calls(job, calls);
+    /* a call is JSON, alone, in an array or behind a tag */
     for (size_t i = c->sent; !has_ended && i < until; i++)
         if (memchr("<[{", c->text[i], 3))
             until = i;
@@ -386,6 +401,8 @@ static bool send_output(tarn__api *a, tarn__api_choice *c, const tarn__reasoning
     return send_event(job, tarn__api_chunk(job, &a->model, c, p->content, p->content_length));
 }
 
+/* The choice leaves the table after its last output has been sent: until then the job is not freed, whatever sending
+ * ends. */
 static void take_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_output *o)
 {
     tarn__api_job *job = c->job;
@@ -429,7 +446,8 @@ void tarn__api_on_outputs(void *ctx)
     tarn__api_continue_change(a);
 }
 
-/* A comment in streams that were silent, so that proxies keep them open. */
+/* A comment in streams that were silent, so that proxies keep them open. A line that begins with a colon is a
+ * comment of SSE, which clients skip; lines of JSON have none, so Ollama's streams stay silent. */
 void tarn__api_on_second(void *ctx)
 {
     static const char comment[] = ": waiting\n\n";

@@ -1,7 +1,10 @@
 /* embeddings.c: /v1/embeddings: its members, the computation and the answer.
  *
  * The engine's thread computes one chunk of one job between two steps of the engine: neither stops the other. A KV
- * cache for the longest input exists while a job is computed. The pool writes the answer, which may be large. */
+ * cache for the longest input exists while a job is computed. The pool writes the answer, which may be large.
+ *
+ * The engine's thread alone touches `embedded` and `embeddings` while a job is in its queue; the lock of the queues
+ * hands both over. A job whose client has gone leaves the queue at its next turn. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +14,7 @@
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
+/* OpenAI's Python client asks for base64 unless told otherwise, and decodes it itself. */
 static bool read_format(tarn__api_job *job, tarn__body *f)
 {
     const char *format = NULL;
@@ -23,6 +27,7 @@ static bool read_format(tarn__api_job *job, tarn__body *f)
                             "encoding_format '%.40s' must be float or base64", format);
 }
 
+/* Inputs are never cut: an embedding of a part would look like one of the whole. */
 static bool check_inputs(tarn__api_job *job, const tarn__api_model *model)
 {
     int64_t values = job->prompt_count * model->info.hidden_size;
@@ -68,7 +73,8 @@ static bool begin_job(const tarn__api *a, tarn__api_job *job, tarn_embedder **em
     return *embedder != NULL && tarn_embedder_begin(*embedder, job->prompts[0].tokens, job->prompts[0].count);
 }
 
-/* One chunk of the present input; after its last one the next input begins. */
+/* One chunk of the present input; after its last one the next input begins. tarn_embedder_step() returns the tokens
+ * that are left, below 0 with an error. */
 static bool step_job(const tarn__api *a, tarn__api_job *job, tarn_embedder *embedder)
 {
     int64_t size = a->model.info.hidden_size, left = tarn_embedder_step(embedder);
@@ -102,7 +108,8 @@ bool tarn__api_embed(tarn__api *a, tarn_embedder **embedder)
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* The bytes of f32 elements, little-endian. */
+/* The bytes of f32 elements, little-endian. Three bytes are four digits of 6 bits: 1.0f, the bytes 00 00 80 3F, is
+ * "AACAPw==". */
 static void put_base64(FILE *out, const float *values, size_t count)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -120,6 +127,7 @@ static void put_base64(FILE *out, const float *values, size_t count)
     }
 }
 
+/* Nine digits bring every f32 back. */
 static void put_floats(FILE *out, const float *values, size_t count)
 {
     for (size_t i = 0; i < count; i++)

@@ -8,6 +8,7 @@
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
+/* OpenAI's types, for people and logs: its clients go by the status. */
 static const char *error_type(int status)
 {
     return status == 401   ? "authentication_error"
@@ -20,6 +21,7 @@ static const char *error_type(int status)
 bool tarn__api_refuse(tarn__api_error *e, int status, const char *code, const char *param, const char *format, ...)
 {
     va_list arguments;
+    /* The first error is the cause, those after it are consequences */
     if (e->status)
         return false;
     e->status = status;
@@ -32,7 +34,8 @@ bool tarn__api_refuse(tarn__api_error *e, int status, const char *code, const ch
     return false;
 }
 
-/* The sentence without the names of C functions before it ("tarn: grammar_gbnf: "). */
+/* The sentence without the names of C functions before it ("tarn: grammar_gbnf: "). "tarn: grammar_gbnf: line 1: …"
+ * is "line 1: …": what has other characters, such as a space, is no name. */
 static const char *user_sentence(const char *message)
 {
     for (const char *colon; (colon = strstr(message, ": ")) != NULL;) {
@@ -99,6 +102,7 @@ tarn__api_job *tarn__api_job_new(tarn__api_route route, const char *body, size_t
     return job;
 }
 
+/* On the loop's thread, or when the threads have ended. */
 void tarn__api_job_free(tarn__api_job *job)
 {
     if (!job)

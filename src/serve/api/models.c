@@ -2,7 +2,11 @@
  *
  * One model is in memory at a time. For another one the API drains: requests get status 503, running ones end, or are
  * ended after a while; then the engine's thread frees the model and loads the other. The request for it is answered
- * when that is done; it goes on without its client. */
+ * when that is done; it goes on without its client.
+ *
+ * States: READY, to DRAINING with a request, to LOADING when no job is in the pool or the engine, to READY with the
+ * new model or, if it cannot be loaded, the old one; FAILED if neither can. Nothing reads the model while it is
+ * LOADING, since the engine's thread frees it then. */
 #include <stdlib.h>
 
 #include "serve/api/api_private.h"
@@ -27,6 +31,7 @@ static void answer_change(tarn__api *a, tarn__api_job *job, const tarn__api_erro
     free(text);
 }
 
+/* From here on requests with POST get status 503, until a model is loaded. */
 void tarn__api_change_model(tarn__api *a, tarn__api_job *job)
 {
     if (job->wanted_model == a->loaded) {
@@ -61,6 +66,7 @@ void tarn__api_continue_change(tarn__api *a)
         end_requests(a);
     if (a->live || a->preparing)
         return;
+    /* counters of /metrics must never fall, so those of the engine that ends are kept */
     if (tarn_engine_query(a->engine, &stats))
         tarn__api_add_counters(&a->past, &stats);
     tarn_clear_error();

@@ -1,5 +1,8 @@
 /* page_routes.c: files of the build: the pages of the server, which talk to it through the API, and the document of its
- * routes. They hold no secrets and need no key, and come while the model is loaded. */
+ * routes. They hold no secrets and need no key, and come while the model is loaded.
+ *
+ * What a page asks the API for needs the key all the same; the page asks its user for it. The policy allows a page
+ * nothing from other hosts, so text of a model cannot make it load anything. */
 #include <stdlib.h>
 #include <string.h>
 

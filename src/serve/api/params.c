@@ -1,4 +1,8 @@
-/* params.c: the members of a request that say how to answer: sampling, limits, stream, structured output. */
+/* params.c: the members of a request that say how to answer: sampling, limits, stream, structured output.
+ *
+ * Defaults are OpenAI's where it has the member; the others (top_k, min_p, repeat_penalty, repeat_last_n,
+ * ignore_eos, grammar, cache_salt) change nothing unless they are given. A combination that cannot be honoured is
+ * refused. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +16,7 @@
 
 /* ---- sampling ---------------------------------------------------------------------------------------------------- */
 
+/* Negative seeds wrap around, as clients take any integer. Without one the answer is another each time. */
 static bool read_seed(tarn__api_job *job, tarn__body *f)
 {
     int64_t seed = 0;
@@ -24,7 +29,7 @@ static bool read_seed(tarn__api_job *job, tarn__body *f)
            tarn__api_refuse(&job->error, 503, NULL, "seed", "no random seed is to be had; give one");
 }
 
-/* {"50256": -100} */
+/* {"50256": -100}: keys of JSON are strings. No sign and no space, which strtoll() would take. */
 static bool read_biases(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
     json_t *object = tarn__body_member(f, "logit_bias"), *value;
@@ -84,6 +89,7 @@ static bool read_sampling(tarn__api_job *job, const tarn__api_model *model, tarn
 
 /* ---- limits ------------------------------------------------------------------------------------------------------ */
 
+/* Borrowed from the body. A 0 byte within would end the string for the engine, which takes C strings. */
 static bool add_stop(tarn__api_job *job, const json_t *text)
 {
     if (!json_is_string(text) || json_string_length(text) == 0 ||
@@ -126,7 +132,8 @@ static bool read_echo(tarn__api_job *job, tarn__body *f)
     return true;
 }
 
-/* max_completion_tokens is the newer name of a chat's max_tokens. */
+/* max_completion_tokens is the newer name of a chat's max_tokens. 0 is no limit but the context's; a chat has none
+ * by default, and Ollama's requests neither. */
 static bool read_limits(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
     tarn_generate_options *o = &job->options;
@@ -169,7 +176,8 @@ static bool read_salt(tarn__api_job *job, tarn__body *f)
 
 /* ---- the answer's form ------------------------------------------------------------------------------------------- */
 
-/* A chat asks with true and top_logprobs, a completion with a number. */
+/* A chat asks with true and top_logprobs, a completion with a number. So logprobs 0 of a completion asks for those
+ * of its tokens, without others beside them. */
 static bool read_logprobs(tarn__api_job *job, tarn__body *f)
 {
     int64_t top = -1;
@@ -189,6 +197,7 @@ static bool read_logprobs(tarn__api_job *job, tarn__body *f)
     return true;
 }
 
+/* {"include_usage": true}: an event with the counts before [DONE]. */
 static bool read_stream(tarn__api_job *job, tarn__body *f)
 {
     json_t *options = NULL;
@@ -206,7 +215,8 @@ static bool read_stream(tarn__api_job *job, tarn__body *f)
     return tarn__body_bool(&inner, "include_usage", &job->includes_usage) && tarn__body_end(&inner);
 }
 
-/* Compiles with one of the compilers of grammars; what it refuses is the client's error. */
+/* Compiles with one of the compilers of grammars; what it refuses is the client's error. Without a compiler: any JSON
+ * object. */
 static bool compile(tarn__api_job *job, const tarn__api_model *model, const char *param, const char *text,
                     size_t length, tarn_grammar *(*compiler)(tarn_grammar_vocab *, const char *, size_t))
 {

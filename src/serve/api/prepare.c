@@ -1,4 +1,8 @@
-/* prepare.c: a request's body: JSON within its limits, then its members by route. */
+/* prepare.c: a request's body: JSON within its limits, then its members by route.
+ *
+ * Runs on a thread of the pool, which has the job to itself: of what it reads, the loop's thread writes is_cancelled
+ * alone. What is wrong with the request by itself is refused here, before the engine sees it; strings of the job's
+ * options stay in the parsed body. */
 #include "serve/api/prepare.h"
 
 #include <stdlib.h>
@@ -6,7 +10,8 @@
 
 #include "serve/ollama/ollama.h"
 
-/* Depth of arrays and objects, counted before the parser recurses. */
+/* Depth of arrays and objects, counted before the parser recurses. Text that is no JSON may count wrong, and is
+ * refused by the parser then; one that is JSON never counts too low. */
 static int nesting(const char *text, size_t size)
 {
     int depth = 0, deepest = 0;
@@ -66,6 +71,8 @@ static bool refuse_unknown_model(tarn__api_job *job, const tarn__api_model *mode
                                                    : "served");
 }
 
+/* Adapters are names of their own, by the engine's numbers: the first has 1, and 0 is none. 404 is a model that the
+ * server does not have, 409 one that it could load. */
 bool tarn__api_check_model(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
 {
     const char *name = NULL;
@@ -156,7 +163,8 @@ static bool prepare_load(tarn__api_job *job, const tarn__api_model *model, tarn_
     return job->wanted_model >= 0 || refuse_unknown_model(job, model, name);
 }
 
-/* A body of Ollama's becomes one of the others, whose members are read then. */
+/* A body of Ollama's becomes one of the others, whose members are read then. Its own members were read and checked
+ * by the translation; the new body has its own list of read ones. */
 static bool read_body(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields)
 {
     if (!parse(job))
@@ -170,6 +178,8 @@ static bool read_body(tarn__api_job *job, const tarn__api_model *model, tarn__bo
     return good;
 }
 
+/* An embeddings job comes twice: its body first, then, with the embeddings, for its answer. Whatever fails without a
+ * sentence lacks memory. */
 void tarn__api_prepare_body(tarn__api_job *job, const tarn__api_model *model, tarn__body *fields)
 {
     *fields = (tarn__body){.error = &job->error};

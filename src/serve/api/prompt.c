@@ -48,6 +48,8 @@ static bool read_parts(tarn__api_job *job, json_t *owner, const json_t *parts, s
     return json_object_set_new(owner, "content", joined_parts(parts)) == 0;
 }
 
+/* {"role": "user", "content": "…"}; which roles there are is the template's affair, as are other members, which it
+ * gets as they are. */
 static bool read_message(tarn__api_job *job, json_t *message, size_t i)
 {
     const json_t *content = json_object_get(message, "content");
@@ -173,6 +175,7 @@ static bool add_text(tarn__api_job *job, const tarn__api_model *model, const jso
     return good;
 }
 
+/* Ids of the model, whose vocabulary may be larger than the tokenizer's. */
 static bool add_ids(tarn__api_job *job, const tarn__api_model *model, const json_t *ids)
 {
     size_t count = json_array_size(ids);
@@ -193,7 +196,8 @@ static bool add_ids(tarn__api_job *job, const tarn__api_model *model, const json
     return good;
 }
 
-/* A text, token ids, or an array of at most `most` of either. */
+/* A text, token ids, or an array of at most `most` of either. The first element decides: "a", [1, 2], ["a", "b"],
+ * [[1, 2], [3]]. An empty array is neither. */
 static bool read_prompts(tarn__api_job *job, const tarn__api_model *model, const json_t *prompt, size_t most)
 {
     const char *param = prompt_param(job);

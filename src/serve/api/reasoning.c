@@ -1,4 +1,7 @@
-/* reasoning.c: finds the thinking of an answer whose text comes in parts. */
+/* reasoning.c: finds the thinking of an answer whose text comes in parts.
+ *
+ * All text is kept until the content begins, so that a marker in parts is compared as a whole: "</th" at the end of
+ * a part stays back until "ink>" or something else comes. From then on texts pass through without a copy. */
 #include "serve/api/reasoning.h"
 
 #include <stdlib.h>
@@ -70,6 +73,7 @@ static void take_inside(tarn__reasoning *r, bool is_last, tarn__reasoning_parts 
     parts->is_reasoning = true;
     if (!r->has_text) {
         skip_space(r);
+        /* nothing of it was passed on so far */
         r->begin = r->end = r->at;
     }
     size_t marker = find_close(r, is_last, &is_closed), end = marker;

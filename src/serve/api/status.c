@@ -76,6 +76,7 @@ static void answer_model(tarn__api *a, tarn__http_exchange *x, const char *part)
     tarn__api_answer_error(a, x, &error);
 }
 
+/* The path is "/v1/models" or "/v1/models/NAME", by find_route(). */
 void tarn__api_answer_models(tarn__api *a, tarn__http_exchange *x)
 {
     const char *name = tarn__http_exchange_request(x)->path + strlen("/v1/models");
@@ -105,7 +106,8 @@ void tarn__api_answer_props(tarn__api *a, tarn__http_exchange *x)
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
-/* One metric of Prometheus' text format. */
+/* One metric of Prometheus' text format. By its convention a counter's name ends in _total, and a counter never
+ * falls while the process lives. */
 static void put_metric(FILE *out, const char *name, const char *type, const char *help, int64_t value)
 {
     fprintf(out, "# HELP tarn_%s %s\n# TYPE tarn_%s %s\ntarn_%s %lld\n", name, help, name, type, name,
@@ -178,7 +180,8 @@ static json_t *slot_entry(const tarn__api *a, const tarn_engine_request *r)
                      r->decode_ms);
 }
 
-/* Sequences that have not ended, with numbers alone: texts belong to their clients. */
+/* Sequences that have not ended, with numbers alone: texts belong to their clients. The engine may have ended some
+ * since `live` was counted, but got no new ones: those are added on this thread. */
 void tarn__api_answer_slots(tarn__api *a, tarn__http_exchange *x)
 {
     int64_t capacity = a->live + 1, count;

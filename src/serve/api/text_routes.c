@@ -1,4 +1,7 @@
-/* text_routes.c: /tokenize, /detokenize and /apply-template. */
+/* text_routes.c: /tokenize, /detokenize and /apply-template.
+ *
+ * These need the tokenizer alone, so the pool answers them while the engine computes. Names and defaults are those
+ * of llama.cpp's server. */
 #include <stdlib.h>
 #include <string.h>
 

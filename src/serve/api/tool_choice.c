@@ -2,13 +2,18 @@
  *
  * How a model's template writes a call is found by rendering one: the text before its JSON is put after the prompt, as
  * the model has seen it in training, and the answer is constrained to the JSON of one call by the schemas of the
- * tools. */
+ * tools.
+ *
+ * An example: a template writes {"name": …} after "<tool_call>\n", so that text ends the prompt, and the grammar
+ * allows {"name": "add", "arguments": {…}} alone. The answer's text is the bare JSON, in which tools.c finds the
+ * call. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "serve/api/api_private.h"
 #include "serve/api/prepare.h"
 
+/* The name of the function in the rendered call, which no template writes by itself. */
 #define PROBE "tarn_probe"
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
@@ -81,7 +86,8 @@ static const char answered[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\"
                                "\"tool_calls\":[{\"id\":\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":"
                                "\"" PROBE "\",\"arguments\":{\"x\":1}}}]}]";
 
-/* Finds the call in what a template has written after the prompt. */
+/* Finds the call in what a template has written after the prompt. The first object that has the probe's name and its
+ * arguments; braces of other text are no JSON, or another object. */
 static bool find_form(const char *text, size_t length, call_form *form)
 {
     for (size_t i = 0; i < length; i++) {
@@ -112,7 +118,8 @@ static bool find_described(const char *prompt, call_form *form)
     return strstr(prompt, tag) != NULL;
 }
 
-/* The object of one call of a tool. A new reference. */
+/* The object of one call of a tool. A new reference. {"name": const, "arguments": the tool's parameters}, both
+ * required; a tool without parameters takes any object. */
 static json_t *call_schema(const json_t *function, const char *arguments)
 {
     json_t *parameters = json_object_get(function, "parameters");
@@ -185,6 +192,8 @@ static bool check_choice(tarn__api_job *job, const tarn__api_model *model)
            tarn__api_refuse(&job->error, 400, NULL, "tool_choice", "tool_choice: %s", model->vocab_error);
 }
 
+/* The conversation with an answered call must begin with the one without: then what follows is what the model would
+ * write. Thinking would come before the call, so the answer has none. */
 bool tarn__api_force_call(tarn__api_job *job, const tarn__api_model *model, const char *variables)
 {
     if (!job->forces_call)

@@ -1,4 +1,7 @@
-/* tools.c: tools of a chat: the functions that a request offers, and the calls of them in answers. */
+/* tools.c: tools of a chat: the functions that a request offers, and the calls of them in answers.
+ *
+ * A call is taken for one only if it names a function of the request; other JSON in an answer is text. Ids are made
+ * here, whatever the model has written. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +47,7 @@ bool tarn__api_read_tools(tarn__api_job *job, tarn__body *f)
     return true;
 }
 
+/* OpenAI's arguments are a string of JSON, {"arguments": "{\"a\": 1}"}; what is no object in there is left as it is. */
 bool tarn__api_read_calls(tarn__api_job *job, json_t *message, size_t i)
 {
     size_t k;
@@ -82,7 +86,8 @@ static bool is_call_tag(const char *text, size_t length)
     return false;
 }
 
-/* Length of the text before a call, without spaces, tags that announce a call, and the bracket of an array of calls. */
+/* Length of the text before a call, without spaces, tags that announce a call, and the bracket of an array of calls.
+ * "Sure. <tool_call>" before it is "Sure."; tags are looked for within 40 bytes. */
 static size_t content_length(const char *text, size_t length)
 {
     for (size_t before = length + 1; before != length;) {

@@ -1,7 +1,11 @@
 /* worker.c: the threads beside the loop: the pool that prepares jobs, and the one that steps the engine and,
  * between two steps, computes embeddings.
  *
- * What they post to the loop must arrive, or a client waits for ever: without memory they wait for some. */
+ * What they post to the loop must arrive, or a client waits for ever: without memory they wait for some.
+ *
+ * Locks: `lock` guards the two queues and `wanted`, and is held for moments only. The engine's thread alone writes
+ * model, engine, loaded and load_error, and only between unload() and the post of tarn__api_on_loaded(); the posts
+ * order this before what the loop's thread reads. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -95,7 +99,8 @@ static void *run_pool(void *ctx)
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
-/* Grows an array of elements of `each` bytes for `more`; waits for memory. */
+/* Grows an array of elements of `each` bytes for `more`; waits for memory. `array` is the address of a pointer of
+ * any type, which is copied byte by byte for that. */
 static void reserve(void *array, size_t count, size_t *capacity, size_t more, size_t each)
 {
     void *old;
@@ -122,7 +127,8 @@ static size_t add_bytes(tarn__api_outputs *b, const char *bytes, size_t length)
     return at;
 }
 
-/* Copies an output; its pointers become offsets until the batch is complete. */
+/* Copies an output; its pointers become offsets until the batch is complete. The arrays grow and move meanwhile. An
+ * error's offset has 1 added, so that NULL stays NULL. */
 static void add_output(tarn__api_outputs *b, const tarn_engine_output *output)
 {
     reserve(&b->outputs, b->count, &b->capacity, 1, sizeof(*b->outputs));
@@ -182,6 +188,7 @@ static void unload(tarn__api *a)
 }
 
 /* Opens model, tokenizer and engine. False: load_error says why. */
+/* What a load that fails half-way leaves behind is freed by unload(), or with the API. */
 static bool load(tarn__api *a, int index)
 {
     tarn__api_model *m = &a->model;
@@ -249,6 +256,8 @@ static void change(tarn__api *a, int wanted)
     post(a, tarn__api_on_loaded, a);
 }
 
+/* A change comes first: it is wanted only when nothing is left to compute. tarn_engine_wait() returns false after
+ * its time or a wake, and then there was nothing to step. */
 static void *run_engine(void *ctx)
 {
     tarn__api *a = ctx;

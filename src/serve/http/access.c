@@ -1,11 +1,16 @@
-/* access.c: the Host and Origin headers of a request. */
+/* access.c: the Host and Origin headers of a request.
+ *
+ * Both headers are written by the browser and cannot be set by a page's script, which is what makes them proof.
+ * Programs other than browsers may send anything, and are kept out by API keys instead. A request without Host is
+ * one of HTTP/1.0, which no browser sends. */
 #include "serve/http/access.h"
 
 #include <arpa/inet.h>
 #include <string.h>
 #include <strings.h>
 
-/* Splits "name:port" and "[::1]:port"; the name is copied without brackets. False: not well-formed. */
+/* Splits "name:port" and "[::1]:port"; the name is copied without brackets. False: not well-formed. The port is not
+ * compared: a tunnel or a container may show this server under another one. */
 static bool read_host(const char *host, char *name, size_t size)
 {
     const char *begin = host, *end;
@@ -50,6 +55,7 @@ static bool is_own(const tarn__http_access *a, const char *name)
     return false;
 }
 
+/* Byte by byte: browsers write origins in lower case and without a default port. */
 bool tarn__http_access_is_foreign(const tarn__http_access *a, const char *origin)
 {
     for (int i = 0; origin && i < a->origin_count; i++)
@@ -67,6 +73,8 @@ const char *tarn__http_access_refusal(const tarn__http_access *a, const tarn__ht
         return "the Host header names another server";
     if (!origin || tarn__http_access_is_foreign(a, origin))
         return NULL;
+    /* "http://localhost:8080" is of the server that Host names as "localhost:8080". The scheme is left out of it,
+     * since a proxy before this server may speak https; "null", of a sandboxed page or a file, has no authority. */
     const char *authority = strstr(origin, "://");
     if (!host || !authority || strcasecmp(authority + 3, host) != 0)
         return "the page that sends this request is of another origin";

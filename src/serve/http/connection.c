@@ -1,4 +1,11 @@
-/* connection.c: one connection: requests one after the other, their answers, whole or as streams. */
+/* connection.c: one connection: requests one after the other, their answers, whole or as streams.
+ *
+ * A connection serves one request at a time. What is sent ahead (pipelined) stays in the socket's buffer until the
+ * answer before it is complete, so answers come in the order of their requests, as HTTP/1.1 demands.
+ *
+ * is_handling guards the frame that calls the handler: a connection that is dropped meanwhile is marked dead, and
+ * freed by serve_requests() when the handler has returned. Elsewhere a drop frees it at once, so nothing may touch
+ * it after a call that can drop. */
 #include "serve/http/connection.h"
 
 #include <arpa/inet.h>
@@ -32,7 +39,7 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Brings the sum of all bodies up to date. */
+/* Brings the sum of all bodies up to date. The difference may be negative, which wraps around and comes out right. */
 static void count_body(tarn__http_exchange *x)
 {
     x->server->body_bytes += x->request.body_capacity - x->body_bytes;
@@ -56,6 +63,7 @@ static void clear_request(tarn__http_exchange *x)
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
+/* Ready for the next exchange: forgets the handler's callback and headers, and counts the exchange as answered. */
 static void close_exchange(tarn__http_exchange *x)
 {
     x->gone = NULL;
@@ -81,6 +89,8 @@ static void free_connection(tarn__http_exchange *x)
     free(x);
 }
 
+/* The callback is taken out first and called last: it may free what the exchange belongs to, and must find it
+ * closed. */
 void tarn__http_connection_drop(tarn__http_exchange *x)
 {
     if (x->is_dead)
@@ -109,6 +119,7 @@ static void linger(tarn__http_exchange *x)
     set_timer(x, LINGER_SECONDS);
 }
 
+/* The output buffer has run empty. */
 static void on_written(struct bufferevent *socket, void *ctx)
 {
     tarn__http_exchange *x = ctx;
@@ -129,6 +140,7 @@ void tarn__http_exchange_header(tarn__http_exchange *x, const char *name, const 
     for (const char *c = value; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             return;
+    /* one that does not fit is left out whole, never cut */
     size_t room = sizeof(x->headers) - x->headers_size;
     int written = snprintf(x->headers + x->headers_size, room, "%s: %s\r\n", name, value);
     if (written > 0 && (size_t)written < room)
@@ -140,7 +152,8 @@ static bool is_head(const tarn__http_exchange *x)
     return x->request.method && strcmp(x->request.method, "HEAD") == 0;
 }
 
-/* `size` below 0: a stream. */
+/* `size` below 0: a stream. HTTP/1.0 has no chunks: there the end of the connection ends the body. 204 and 304 have
+ * no body and so no length (RFC 9110). */
 static void write_head(tarn__http_exchange *x, int status, const char *type, long long size)
 {
     struct evbuffer *out = bufferevent_get_output(x->socket);
@@ -165,6 +178,7 @@ static void finish(tarn__http_exchange *x)
     close_exchange(x);
     clear_request(x);
     if (x->is_closing) {
+        /* on_written() goes on when all is sent */
         bufferevent_disable(x->socket, EV_READ);
         set_timer(x, 0);
     } else {
@@ -201,6 +215,7 @@ bool tarn__http_stream_part(tarn__http_exchange *x, const void *bytes, size_t si
     struct evbuffer *out = bufferevent_get_output(x->socket);
     if (!size || is_head(x))
         return true;
+    /* A client that reads slower than the model writes: its answer would grow in memory without end */
     if (evbuffer_get_length(out) + size > x->server->options.unsent) {
         tarn__http_connection_drop(x);
         return false;
@@ -213,6 +228,7 @@ bool tarn__http_stream_part(tarn__http_exchange *x, const void *bytes, size_t si
     return true;
 }
 
+/* A chunk of size 0 ends a chunked body. */
 void tarn__http_stream_end(tarn__http_exchange *x)
 {
     if (x->is_chunked && !is_head(x))
@@ -247,7 +263,8 @@ static void answer_refusal(tarn__http_exchange *x, int status, const char *reaso
     tarn__http_exchange_answer(x, status, "application/json", body, (size_t)size);
 }
 
-/* Feeds the request from the socket until it is complete, refused, or wants more. */
+/* Feeds the request from the socket until it is complete, refused, or wants more. Each contiguous piece of the
+ * buffer in place, without a copy of the whole. */
 static void feed(tarn__http_exchange *x)
 {
     struct evbuffer *in = bufferevent_get_input(x->socket);
@@ -259,7 +276,9 @@ static void feed(tarn__http_exchange *x)
     }
 }
 
-/* The timer of what is waited for; a head has its time as a whole, a body also for each part. */
+/* The timer of what is waited for; a head has its time as a whole, a body also for each part. Else a client could
+ * hold a connection for ever with a byte now and then. With Expect: 100-continue it sends the body only when told
+ * to, once its head was admitted. */
 static void wait_for_more(tarn__http_exchange *x, bool was_waiting_for_head)
 {
     const tarn__http_options *options = &x->server->options;
@@ -348,7 +367,9 @@ static void on_readable(struct bufferevent *socket, void *ctx)
         serve_requests(x);
 }
 
-/* The end of what the client sends: an answer on its way still goes out, a kept exchange has lost its client. */
+/* The end of what the client sends: an answer on its way still goes out, a kept exchange has lost its client. A
+ * client may close its side after the request (half-close), but one that does so while it waits is taken to have
+ * gone: most do, and the engine must not compute for nobody. */
 static void on_event(struct bufferevent *socket, short what, void *ctx)
 {
     tarn__http_exchange *x = ctx;
@@ -359,6 +380,7 @@ static void on_event(struct bufferevent *socket, short what, void *ctx)
         tarn__http_connection_drop(x);
 }
 
+/* Status 408 where a part of a request has come; a connection between two requests just ends. */
 static void on_timer(evutil_socket_t socket, short what, void *ctx)
 {
     tarn__http_exchange *x = ctx;
@@ -369,6 +391,7 @@ static void on_timer(evutil_socket_t socket, short what, void *ctx)
         tarn__http_connection_drop(x);
 }
 
+/* The socket belongs to the bufferevent as soon as there is one, which closes it. */
 void tarn__http_connection_open(tarn__http_server *s, evutil_socket_t socket, const struct sockaddr *from)
 {
     tarn__http_exchange *x = calloc(1, sizeof(*x));

@@ -59,7 +59,7 @@ void tarn__http_connection_open(tarn__http_server *server, evutil_socket_t socke
 /* Ends a connection now; a kept exchange is told. */
 void tarn__http_connection_drop(tarn__http_exchange *exchange);
 
-/* An exchange was answered: a server that stops may be done. */
+/* An exchange was answered: a server that stops may be done. Counted by open_count, those that a handler has. */
 void tarn__http_server_answered(tarn__http_server *server);
 
 #endif

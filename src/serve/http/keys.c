@@ -1,4 +1,6 @@
-/* keys.c: API keys: their file, and the comparison in constant time. */
+/* keys.c: API keys: their file, and the comparison in constant time.
+ *
+ * A comparison that ended at the first character that differs would tell, by its time, how many were right. */
 #include "serve/http/keys.h"
 
 #include <errno.h>
@@ -44,6 +46,7 @@ bool tarn__api_keys_read(tarn__api_keys *keys, const char *path, char *error, si
     }
     while (!problem && (length = getline(&line, &capacity, file)) >= 0) {
         number++;
+        /* also the \r of a file written on Windows; strlen() below finds a 0 byte in the middle */
         while (length > 0 && strchr("\r\n \t", line[length - 1]))
             line[--length] = 0;
         if (!length || line[0] == '#')
@@ -81,6 +84,7 @@ static unsigned differs(const char *given, size_t length, const char *key)
 bool tarn__api_keys_allow(const tarn__api_keys *keys, const char *authorization)
 {
     unsigned is_one = 0;
+    /* the scheme's name has no case (RFC 9110), the key has */
     if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
         return false;
     const char *given = authorization + 7;
@@ -88,6 +92,7 @@ bool tarn__api_keys_allow(const tarn__api_keys *keys, const char *authorization)
     if (length > TARN__API_KEY_MAX)
         return false;
     for (int i = 0; i < keys->count; i++)
+        /* all of them, whichever is the right one */
         is_one |= differs(given, length, keys->keys[i]) == 0;
     return is_one;
 }

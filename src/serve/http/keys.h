@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Characters of a key, and keys of a file. */
 enum { TARN__API_KEY_MIN = 8, TARN__API_KEY_MAX = 512, TARN__API_KEYS_MAX = 10000 };
 
 typedef struct tarn__api_keys {

@@ -1,4 +1,11 @@
-/* request.c: the parser of HTTP requests: request line, headers, bodies by length or in chunks. */
+/* request.c: the parser of HTTP requests: request line, headers, bodies by length or in chunks.
+ *
+ * A state machine that may be given one byte at a time; it takes every byte once, and what follows the request
+ * stays with the caller. The head is collected whole and then cut into strings in place; a body by length or in chunks
+ * is appended as it comes, so that a large Content-Length alone reserves nothing.
+ *
+ * Statuses: 400 malformed, 413 body too large, 417 unknown expectation, 431 head too large, 501 unknown coding, 503
+ * no memory, 505 not HTTP/1. */
 #include "serve/http/request.h"
 
 #include <stdint.h>
@@ -6,7 +13,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* Parts of a chunked body. */
+/* Parts of a chunked body. "4\r\nWiki\r\n0\r\n\r\n" goes through SIZE, SIZE_LF, DATA, DATA_CR, DATA_LF, SIZE,
+ * SIZE_LF, TRAILER and TRAILER_LF. */
 enum { CHUNK_SIZE = 0, CHUNK_SIZE_LF, CHUNK_DATA, CHUNK_DATA_CR, CHUNK_DATA_LF, TRAILER, TRAILER_LF };
 
 static void refuse(tarn__http_request *r, int status, const char *reason)
@@ -23,6 +31,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
+/* A character of a method or a header's name, by RFC 9110. */
 static bool is_token(char c)
 {
     return is_digit(c) || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c && strchr("!#$%&'*+-.^_`|~", c));
@@ -35,6 +44,7 @@ static bool is_visible(char c)
     return u > 0x20 && u != 0x7f;
 }
 
+/* -1: no hexadecimal digit. */
 static int hex_value(char c)
 {
     if (is_digit(c))
@@ -60,6 +70,8 @@ static char *end_line(char *line, char *end)
     return NULL;
 }
 
+/* "GET /a?b=1 HTTP/1.1": method "GET", path "/a", query "b=1", minor 1. The target is a path, or "*" of OPTIONS; the
+ * form with a whole URL is that of requests to proxies. False without a refusal: malformed. */
 static bool read_request_line(tarn__http_request *r, char *line)
 {
     char *c = line;
@@ -90,6 +102,8 @@ static bool read_request_line(tarn__http_request *r, char *line)
     return true;
 }
 
+/* "Name: value" between `line` and its end. A space before the colon, or at the line's beginning, is refused rather
+ * than removed: servers and proxies that read it in different ways disagree about the request. */
 static bool read_header(tarn__http_request *r, char *line, char *end)
 {
     char *c = line;
@@ -125,7 +139,7 @@ static int count_of(const tarn__http_request *r, const char *name)
     return count;
 }
 
-/* True where a comma-separated list names the token. */
+/* True where a comma-separated list names the token. "keep-alive, Upgrade" names "upgrade": case does not matter. */
 static bool list_has(const char *list, const char *token)
 {
     size_t length = strlen(token);
@@ -139,6 +153,7 @@ static bool list_has(const char *list, const char *token)
     return false;
 }
 
+/* Digits alone: neither a sign nor "5, 5", which others may take for 5. */
 static bool read_length(tarn__http_request *r, const char *text, size_t limit)
 {
     size_t length = 0;
@@ -162,7 +177,8 @@ static bool read_length(tarn__http_request *r, const char *text, size_t limit)
     return true;
 }
 
-/* How the body is delimited. False: refused. */
+/* How the body is delimited. False: refused. Without either header there is none. A request with both is how one is
+ * smuggled past a proxy that believes the other (RFC 9112, 6.1). */
 static bool frame_body(tarn__http_request *r, size_t limit)
 {
     const char *length = tarn__http_request_header(r, "Content-Length");
@@ -186,6 +202,8 @@ static bool frame_body(tarn__http_request *r, size_t limit)
     return !length || read_length(r, length, limit);
 }
 
+/* HTTP/1.1 keeps a connection open unless told otherwise, 1.0 closes it; "close" wins over anything else. HTTP/1.1
+ * demands exactly one Host, by which access.h decides. */
 static bool read_connection(tarn__http_request *r)
 {
     if (r->minor >= 1 && count_of(r, "Host") != 1) {
@@ -213,7 +231,7 @@ static bool read_connection(tarn__http_request *r)
     return true;
 }
 
-/* The head is complete: lines become strings of it. */
+/* The head is complete: lines become strings of it. `head` never moves again, so pointers into it stay valid. */
 static void read_head(tarn__http_request *r, const tarn__http_limits *limits)
 {
     char *line = r->head, *all = r->head + r->head_size, *end = end_line(line, all);
@@ -234,6 +252,7 @@ static void read_head(tarn__http_request *r, const tarn__http_limits *limits)
     r->state = r->is_chunked || r->remaining ? TARN__HTTP_BODY : TARN__HTTP_COMPLETE;
 }
 
+/* At least doubles, up to `limit`, which `size` never exceeds. */
 static bool reserve(char **buffer, size_t *capacity, size_t size, size_t limit)
 {
     if (size <= *capacity)
@@ -248,7 +267,8 @@ static bool reserve(char **buffer, size_t *capacity, size_t size, size_t limit)
     return true;
 }
 
-/* Appends up to the empty line that ends the head. An empty line before the request is skipped. */
+/* Appends up to the empty line that ends the head. An empty line before the request is skipped. Such an empty line
+ * is one that an old client sends behind a body (RFC 9112, 2.2). */
 static size_t feed_head(tarn__http_request *r, const char *bytes, size_t count, const tarn__http_limits *limits)
 {
     size_t used = 0;
@@ -276,6 +296,7 @@ static size_t feed_head(tarn__http_request *r, const char *bytes, size_t count, 
 
 /* ---- body -------------------------------------------------------------------------------------------------------- */
 
+/* One byte more than the body, for the 0 behind it. */
 static bool append_body(tarn__http_request *r, const char *bytes, size_t count, size_t limit)
 {
     if (!reserve(&r->body, &r->body_capacity, r->body_size + count + 1, limit + 1)) {
@@ -288,6 +309,7 @@ static bool append_body(tarn__http_request *r, const char *bytes, size_t count, 
     return true;
 }
 
+/* The rest of a body or chunk, or as much of it as has come. */
 static size_t feed_data(tarn__http_request *r, const char *bytes, size_t count, size_t limit)
 {
     size_t part = count < r->remaining ? count : r->remaining;
@@ -296,7 +318,8 @@ static size_t feed_data(tarn__http_request *r, const char *bytes, size_t count, 
     return part;
 }
 
-/* "1f" or "1f;name=value": the size of a chunk. */
+/* "1f" or "1f;name=value": the size of a chunk. 31, in both cases: extensions are dropped. Digits after the limit
+ * are read but no longer counted, so that no number of them overflows. */
 static void read_chunk_size(tarn__http_request *r, const tarn__http_limits *limits)
 {
     size_t size = 0, digits = 0, at = 0;
@@ -391,7 +414,8 @@ const char *tarn__http_request_header(const tarn__http_request *r, const char *n
     return NULL;
 }
 
-/* Decodes up to `end` or the end of the text. */
+/* Decodes up to `end` or the end of the text. "a%20b+c" is "a b+c", or "a b c" with has_plus, which holds in queries
+ * but not in paths. */
 static bool decode(const char *text, char end, bool has_plus, char *value, size_t size)
 {
     size_t length = 0;

@@ -29,7 +29,8 @@ typedef enum tarn__http_state {
     TARN__HTTP_REFUSED /* status and reason are set; the connection must close */
 } tarn__http_state;
 
-/* A request while it is read, and then. Zeros are a new one. Strings are valid until tarn__http_request_clear(). */
+/* A request while it is read, and then. Zeros are a new one. Strings are valid until tarn__http_request_clear().
+ * After a refusal only state, status and reason mean something. */
 typedef struct tarn__http_request {
     tarn__http_state state;
     int status;         /* of the refusal */

@@ -1,4 +1,11 @@
-/* server.c: the listener and the event loop: connections, work posted by other threads, timers, signals, the stop. */
+/* server.c: the listener and the event loop: connections, work posted by other threads, timers, signals, the stop.
+ *
+ * Posted work is a list under a lock, and one byte in a pipe that wakes the loop. The list is taken as a whole, so work
+ * that posts more cannot keep the loop from its sockets.
+ *
+ * A stop has three steps: no new connections; connections between two requests are dropped, the others may finish;
+ * then the loop ends, after the last answer or when time is up. tarn__http_server_free() drops what is left, which
+ * tells the owners of kept exchanges. */
 #include "serve/http/server.h"
 
 #include <arpa/inet.h>
@@ -14,12 +21,14 @@
 
 #include "serve/http/connection.h"
 
+/* Work of another thread; freed when it has run. */
 struct tarn__http_posted {
     tarn__http_posted *next;
     void (*work)(void *ctx);
     void *ctx;
 };
 
+/* A timer that runs for as long as the server. */
 struct tarn__http_repeated {
     tarn__http_repeated *next;
     struct event *event;
@@ -27,6 +36,7 @@ struct tarn__http_repeated {
     void *ctx;
 };
 
+/* The statuses that this server sends. The text is for people: clients read the number. */
 const char *tarn__http_status_text(int status)
 {
     static const struct {
@@ -75,6 +85,7 @@ tarn__http_options tarn__http_options_default(void)
 
 /* ---- listening --------------------------------------------------------------------------------------------------- */
 
+/* Beyond the limit a connection is closed without an answer: one would need its memory. */
 static void on_accept(struct evconnlistener *listener, evutil_socket_t socket, struct sockaddr *from, int size,
                       void *ctx)
 {
@@ -103,6 +114,7 @@ static void on_accept_error(struct evconnlistener *listener, void *ctx)
     event_base_once(s->base, -1, EV_TIMEOUT, resume_accepting, s, &rest);
 }
 
+/* Numeric alone: the resolver could block, and a name may have several addresses. */
 static bool read_address(const char *text, int port, struct sockaddr_storage *address, int *size)
 {
     struct sockaddr_in *v4 = (struct sockaddr_in *)address;
@@ -140,6 +152,7 @@ static bool listen_on(tarn__http_server *s, char *error, size_t error_size)
         return false;
     }
     evconnlistener_set_error_cb(s->listener, on_accept_error);
+    /* asked for anew, since port 0 lets the system choose */
     s->port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
                                                   : ((struct sockaddr_in *)&address)->sin_port);
     return true;
@@ -147,6 +160,7 @@ static bool listen_on(tarn__http_server *s, char *error, size_t error_size)
 
 /* ---- work of other threads --------------------------------------------------------------------------------------- */
 
+/* The pipe is emptied before the list is taken: what is posted in between leaves a byte, and the loop looks again. */
 static void run_posted(evutil_socket_t socket, short what, void *ctx)
 {
     tarn__http_server *s = ctx;
@@ -284,6 +298,7 @@ void tarn__http_server_stop(tarn__http_server *s, int seconds)
     tarn__http_server_answered(s);
 }
 
+/* Runs in the loop like any event, not in a signal handler, so it may do anything. */
 static void on_signal(evutil_socket_t number, short what, void *ctx)
 {
     tarn__http_server *s = ctx;

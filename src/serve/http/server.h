@@ -58,10 +58,12 @@ void tarn__http_server_stop(tarn__http_server *server, int seconds);
 /* Stops as above on SIGINT and SIGTERM; at once on the second signal. Once the loop has ended they end the process. */
 bool tarn__http_server_stop_on_signals(tarn__http_server *server, int seconds);
 
-/* Runs `work(ctx)` on the loop's thread, in the order of the calls. From any thread. False without memory. */
+/* Runs `work(ctx)` on the loop's thread, in the order of the calls. From any thread. False without memory. Work that
+ * the loop did not come to is run by tarn__http_server_free(). */
 bool tarn__http_server_post(tarn__http_server *server, void (*work)(void *ctx), void *ctx);
 
-/* Calls `work(ctx)` on the loop's thread every `milliseconds`. False without memory. */
+/* Calls `work(ctx)` on the loop's thread every `milliseconds`. False without memory. To be called before the loop
+ * runs, or from its thread. */
 bool tarn__http_server_every(tarn__http_server *server, int milliseconds, void (*work)(void *ctx), void *ctx);
 
 void tarn__http_server_free(tarn__http_server *server);

@@ -1,4 +1,8 @@
-/* ollama_answer.c: the JSON of Ollama's answers: lines of streams, whole ones, the model that is served. */
+/* ollama_answer.c: the JSON of Ollama's answers: lines of streams, whole ones, the model that is served.
+ *
+ * One answer per request: Ollama's API has no n. Every line of a stream is an object with "done"; the last one, with
+ * done true, has the reason and the counts. Clients parse the dates, and some demand members that mean nothing here,
+ * so these are there and empty. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +61,7 @@ static void add_thinking(const tarn__api_job *job, json_t *root, const char *tex
     json_object_set_new(owner, "thinking", tarn__api_string(text, length));
 }
 
-/* Calls of OpenAI's form with their arguments as objects; a new reference. */
+/* Calls of OpenAI's form with their arguments as objects; a new reference. Ollama's calls have no ids and no types. */
 static json_t *own_calls(const json_t *calls)
 {
     json_t *list = json_array(), *call;
@@ -146,6 +150,7 @@ static json_t *details(const tarn__api_model *model, bool is_adapter)
                      "quantization_level", tarn_dtype_name(model->info.dtype));
 }
 
+/* "name" and "model" are the same in Ollama's lists; the time is that of the server's start. */
 static json_t *entry_of(const tarn__api *a, const char *name)
 {
     const struct timespec at = {.tv_sec = (time_t)a->started};
@@ -168,6 +173,8 @@ static json_t *adapter_entry(const tarn__api *a, int index)
     return entry;
 }
 
+/* Members that clients look at: "capabilities" above all, by which they offer tools. "tools" stands where there is a
+ * chat template. */
 char *tarn__ollama_show(const tarn__api_model *model)
 {
     const tarn_model_info *info = &model->info;
@@ -200,6 +207,7 @@ void tarn__ollama_answer_tags(tarn__api *a, tarn__http_exchange *x)
     answer(a, x, json_pack("{s:o}", "models", list));
 }
 
+/* One model is loaded at a time. */
 void tarn__ollama_answer_ps(tarn__api *a, tarn__http_exchange *x)
 {
     json_t *entry = model_entry(a, a->loaded);

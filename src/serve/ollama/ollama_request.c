@@ -2,7 +2,11 @@
  *
  * Members that were not named are Ollama's defaults, among them stream: true, temperature 0.8, top_k 40 and top_p 0.9.
  * Options that say how to load or compute a model have no meaning here and are skipped; those that would change the
- * answer and are not supported are refused. */
+ * answer and are not supported are refused.
+ *
+ * Example: {"model": "m:latest", "prompt": "Hi", "options": {"num_predict": 5}} of /api/generate becomes {"model":
+ * "m", "stream": true, "temperature": 0.8, "top_k": 40, "top_p": 0.9, "max_tokens": 5, "repeat_penalty": 1.1,
+ * "repeat_last_n": 64, "messages": [{"role": "user", "content": "Hi"}]}, a chat. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +75,7 @@ static bool read_penalty(tarn__body *f, json_t *to)
            json_object_set_new(to, "repeat_last_n", json_integer(last < 0 ? 0 : last)) == 0;
 }
 
+/* A num_ctx below the server's would save memory that is reserved already, and is accepted. */
 static bool read_context(tarn__body *f, const tarn__api_model *model)
 {
     int64_t context = 0;
@@ -88,6 +93,7 @@ static bool read_options(tarn__api_job *job, const tarn__api_model *model, json_
                                                  "f16_kv",     "use_mmap",   "use_mlock",    "num_thread",  "num_keep",
                                                  "logits_all", "vocab_only", "mirostat_tau", "mirostat_eta"};
     tarn__body f = {.object = options, .error = &job->error};
+    /* the defaults first: members that were given replace them */
     bool good = json_object_set_new(to, "temperature", json_real(0.8)) == 0 &&
                 json_object_set_new(to, "top_k", json_integer(40)) == 0 &&
                 json_object_set_new(to, "top_p", json_real(0.9)) == 0;
@@ -133,7 +139,8 @@ static bool read_keep_alive(tarn__api_job *job, tarn__body *f)
                                         "keep_alive 0 is not supported: the model stays loaded");
 }
 
-/* Templates know it as a variable; levels have no name of their own there. */
+/* Templates know it as a variable; levels have no name of their own there. enable_thinking is what those of Qwen3
+ * and others look at. */
 static bool read_think(tarn__api_job *job, tarn__body *f, json_t *to)
 {
     const json_t *think = tarn__body_member(f, "think");
@@ -157,6 +164,7 @@ static bool read_model(tarn__api_job *job, tarn__body *f, json_t *to)
     return json_object_set_new(to, "model", json_stringn(name, length)) == 0;
 }
 
+/* What both routes have, in the order in which errors are useful: the model first. */
 static bool read_common(tarn__api_job *job, const tarn__api_model *model, tarn__body *f, json_t *to)
 {
     static const char *const unsupported[] = {"logprobs", "top_logprobs", "images", "suffix", "template",
@@ -192,6 +200,7 @@ static bool read_message(tarn__api_job *job, json_t *message, size_t i, json_t *
            json_object_set_new(entry, "content", json_is_string(content) ? json_incref(content) : json_string("")) == 0;
 }
 
+/* Each entry is copied under OpenAI's names; "tool_name" of a tool's result is "name". */
 static bool read_messages(tarn__api_job *job, tarn__body *f, json_t *to)
 {
     json_t *messages = tarn__body_member(f, "messages"), *list = json_array(), *message;

@@ -1,4 +1,7 @@
-/* pages.c: the embedded files by name. */
+/* pages.c: the embedded files by name.
+ *
+ * The files are part of the program, so a server needs none of its own and shows what it was built with. There are
+ * fewer than twenty: a search from the front is as good as any. */
 #include "serve/pages/pages.h"
 
 #include <string.h>
@@ -11,6 +14,7 @@ const tarn__page *tarn__page_find(const char *name)
     return NULL;
 }
 
+/* Every name has an extension. The document of routes is sent as JSON by its own route, never with this type. */
 const char *tarn__page_type(const tarn__page *page)
 {
     const char *extension = strrchr(page->name, '.');
