@@ -9,7 +9,8 @@
 #include "cli/cli.h"
 #include "tarn_features.h"
 
-/* Device `index` of a backend; false with an error pending. */
+/* Device `index` of a backend; false with an error pending. Opening it may load a driver, which is why each is tried
+ * by itself. */
 static bool query(const char *backend, int index, tarn_device_info *info)
 {
     char name[32];
@@ -102,6 +103,8 @@ static void print_blas(void)
                why ? "none, so matrix products are slower (libopenblas-dev brings one)" : "OpenBLAS");
 }
 
+/* Columns are nine wide, as the names of devices: "opencl:1" has eight letters. Lines that say "none" name what the
+ * lack costs, and the package that brings it. */
 static int print_text(void)
 {
     char name[32];

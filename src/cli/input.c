@@ -31,6 +31,7 @@ bool tarn__input_reserve(void *array, size_t count, size_t *capacity, size_t mor
     return true;
 }
 
+/* The 0 behind the text is not counted in its length, so that texts with 0 bytes keep theirs. */
 bool tarn__input_add(tarn__input *in, const char *bytes, size_t count)
 {
     if (!tarn__input_reserve(&in->text, in->length, &in->capacity, count + 1, 1))
@@ -42,7 +43,7 @@ bool tarn__input_add(tarn__input *in, const char *bytes, size_t count)
     return true;
 }
 
-/* Prints the message of all failures here; returns TARN__FAILED. */
+/* Prints the message of all failures here; returns TARN__FAILED. `what` has happened to the file `name`, and `why`. */
 static int fail(const char *command, const char *name, const char *what, const char *why)
 {
     fprintf(stderr, "tarn %s: '%s' %s: %s\n", command, tarn__escaped(name), what, why);
@@ -56,6 +57,7 @@ int tarn__input_stream(tarn__input *in, const char *command, FILE *from, const c
     char bound[64];
     /* unknown counts as a stream */
     bool is_bounded = fstat(fileno(from), &about) != 0 || !S_ISREG(about.st_mode);
+    /* the bound is that of this stream alone: a buffer may collect several */
     size_t before = in->length;
     if (!tarn__input_add(in, "", 0))
         return fail(command, name, "cannot be read", "out of memory");
@@ -81,6 +83,7 @@ int tarn__input_file(tarn__input *in, const char *command, const char *path)
     return status;
 }
 
+/* With its line break, unless the input ends without one. False at the end of the input, and after an error. */
 bool tarn__input_line(tarn__input *in, FILE *from)
 {
     /* byte by byte: a line may contain zero bytes, which fgets() would hide */

@@ -33,7 +33,7 @@ static void write_text(FILE *to, const char *text, size_t length)
     fputc('"', to);
 }
 
-/* Comma and key of the next member. */
+/* Comma and key of the next member. `key` is NULL in an array, and for the outermost object. */
 static void begin(tarn__json *json, const char *key)
 {
     if (json->follows)
@@ -58,6 +58,7 @@ void tarn__json_close(tarn__json *json, char bracket)
     json->follows = true;
 }
 
+/* An object per line, flushed: a reader of the pipe sees each as soon as it is complete. */
 void tarn__json_end(tarn__json *json)
 {
     tarn__json_close(json, '}');
@@ -75,6 +76,7 @@ void tarn__json_string(tarn__json *json, const char *key, const char *text)
         fputs("null", json->to);
 }
 
+/* 0: not the beginning of a character, by the table of well-formed sequences of the Unicode standard. */
 size_t tarn__utf8_bytes(const char *text, size_t length)
 {
     const unsigned char *c = (const unsigned char *)text;
@@ -107,6 +109,7 @@ void tarn__json_int(tarn__json *json, const char *key, int64_t number)
     fprintf(json->to, "%lld", (long long)number);
 }
 
+/* JSON has neither NaN nor infinity: null. 0.5000 with four digits is 0.5, and 2.0000 is 2.0. */
 void tarn__json_real(tarn__json *json, const char *key, double number, int digits)
 {
     /* a double has up to 309 digits before the point */
@@ -123,6 +126,7 @@ void tarn__json_real(tarn__json *json, const char *key, double number, int digit
     fputs(text, json->to);
 }
 
+/* By significant digits, for numbers of any magnitude; 17 bring every double back. */
 void tarn__json_precise(tarn__json *json, const char *key, double number, int digits)
 {
     begin(json, key);

@@ -200,7 +200,8 @@ static int version(int count, char *const *words)
     return TARN__DONE;
 }
 
-/* Prints warnings and notices of the library's log; `ctx` is the name of the command. */
+/* Prints warnings and notices of the library's log; `ctx` is the name of the command. To standard error, so that
+ * --json on standard output stays JSON. */
 static void print_log(tarn_log_level level, const char *text, void *ctx)
 {
     char sentence[TARN__MESSAGE_MAX];
@@ -213,6 +214,7 @@ static int run(const command *one, int count, char **words)
 {
     tarn__options options;
     const char *hub_names[TARN__MODELS_MAX] = {NULL};
+    /* models of the cache first: the words become paths, and everything after sees paths alone */
     if (!tarn__hub_words(one->bit, count, words, hub_names))
         return tarn__print_error(one->name);
     int status = tarn__options_read(one->bit, one->name, count, words, &options);
@@ -220,6 +222,7 @@ static int run(const command *one, int count, char **words)
         return status;
     if (options.help)
         return print_help(one);
+    /* names as typed, where a model of the cache stands in their place among the words now */
     memcpy(options.hub_names, hub_names, sizeof(hub_names));
     if (!tarn__hub_options(&options))
         return tarn__print_error(one->name);
@@ -250,7 +253,8 @@ static int dispatch(int count, char **words)
     return not_a_command(count, words);
 }
 
-/* Output that could not be written (full disk, closed pipe) is a failure too. */
+/* Output that could not be written (full disk, closed pipe) is a failure too. Checked once, at the end: stdio keeps
+ * the error, so no command looks at each printf(). */
 int main(int count, char **words)
 {
     tarn__blas_start_no_threads();

@@ -2,7 +2,11 @@
  *
  * A row declares an option for the commands of a mask; an option that differs between commands has several rows.
  * Options of a training run are not in this table: they come from the library (train_options.c). Old names are looked
- * up only when the typed name is not an option, so a command may reuse one. */
+ * up only when the typed name is not an option, so a command may reuse one.
+ *
+ * Rows of one name must have disjoint masks: the first row that matches a command wins. The default is text, which
+ * is parsed like a typed value; NULL leaves the field at zero, and brackets at the end of the help say what that
+ * means then. */
 #include "cli/options.h"
 
 #include <stdio.h>
@@ -274,11 +278,13 @@ static const char *const old_names[][2] = {{"tokens", "max-tokens"},      {"kv",
                                            {"ignore-end", "ignore-eos"},  {"logprobs", "top-logprobs"},
                                            {"val-share", "val-fraction"}, {"validation", "val-fraction"}};
 
+/* Every row, of whatever command, in the order of the table; NULL ends a loop over them. */
 const tarn__option_row *tarn__option_at(int i)
 {
     return i < ROWS ? &table[i] : NULL;
 }
 
+/* `typed` is not terminated: it may be followed by "=VALUE". */
 static bool is_name(const char *name, const char *typed, size_t length)
 {
     return strlen(name) == length && memcmp(name, typed, length) == 0;
@@ -302,6 +308,8 @@ const tarn__option_row *tarn__option_find(const char *name, size_t length, unsig
     return found;
 }
 
+/* Bounds of strings, flags, sizes and devices are in their help, where they have any. Options of a run come first,
+ * from the library. */
 void tarn__options_help(tarn__command command)
 {
     tarn__train_options_help(command);

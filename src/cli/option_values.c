@@ -1,6 +1,9 @@
 /* option_values.c: values of options, parsed and checked by their row of the table.
  *
- * A wrong value is reported on standard error: the option as typed, the value, the problem. */
+ * A wrong value is reported on standard error: the option as typed, the value, the problem.
+ *
+ * Values go to the field of tarn__options that the row names by its offset; the type of the row is the type of the
+ * field. Strings are borrowed from the arguments. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -31,12 +34,14 @@ static int64_t unit_of(const char *text)
     return 0;
 }
 
-/* Overflow is checked before the multiplication by the unit. */
+/* Overflow is checked before the multiplication by the unit. "64MiB" is 67108864. strtoll() skips leading space,
+ * which is refused. */
 static int read_number(const char *command, const tarn__option_row *row, const char *text, int64_t *number)
 {
     char *end, problem[96];
     errno = 0;
     long long value = strtoll(text, &end, 10);
+    /* a word in place of a size: those of a model's tensors */
     if (row->type == TARN__OPT_BYTES && strcmp(text, "model") == 0) {
         *number = TARN__MODEL_SIZE;
         return TARN__DONE;
@@ -57,7 +62,8 @@ static int read_number(const char *command, const tarn__option_row *row, const c
     return TARN__DONE;
 }
 
-/* NaN and infinity are rejected, though strtod() reads them. */
+/* NaN and infinity are rejected, though strtod() reads them. TARN__OPT_ABOVE leaves the lower bound itself out: a
+ * rate of 0 has no meaning. */
 static int read_real(const char *command, const tarn__option_row *row, const char *text, double *place)
 {
     char *end, problem[96];
@@ -112,6 +118,7 @@ static int read_device(const char *command, const tarn__option_row *row, const c
         fprintf(stderr, "tarn %s: --device: %s\n", command, tarn__user_error(command, message, sizeof(message)));
         return TARN__FAILED;
     }
+    /* "cuda" and "cuda:0" are one device, so devices are compared and not their names */
     if (options->device_count > 0 && tarn_device_equal(device, options->device))
         return invalid(command, row, text, "is given twice");
     options->devices[options->device_count] = device;
@@ -127,7 +134,8 @@ static const char *too_many(const tarn__option_row *row, int max_count)
     return row->type == TARN__OPT_DTYPES && max_count == 1 ? "has several element types; expected one" : "is too long";
 }
 
-/* Values separated by commas replace the default; an empty value is an empty list. */
+/* Values separated by commas replace the default; an empty value is an empty list. "f32,bf16" are two; "f32,,bf16"
+ * has an empty one in the middle, which is no element type. */
 static int read_list(const char *command, const tarn__option_row *row, const char *text, tarn__options *options)
 {
     char copy[1024], *rest = copy;
@@ -153,6 +161,7 @@ static int read_list(const char *command, const tarn__option_row *row, const cha
     return status;
 }
 
+/* A flag that is given twice stays true; of other options the last value counts, and of TARN__OPT_STRINGS all. */
 int tarn__option_read(const char *command, const tarn__option_row *row, const char *text, tarn__options *options)
 {
     char *place = (char *)options + row->offset;

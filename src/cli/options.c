@@ -1,7 +1,10 @@
 /* options.c: parsing of the arguments of a sub-command by the table of options (option_table.c).
  *
  * Defaults are parsed by the same rules as typed values, before the arguments. An unknown option gets the best hint
- * there is: the nearest name, or that it belongs to another command. */
+ * there is: the nearest name, or that it belongs to another command.
+ *
+ * Arguments are ordered: words first (a model, files), then options. A word that begins with a dash is an option, so
+ * a file of such a name is given as ./-name. */
 #include "cli/options.h"
 
 #include <ctype.h>
@@ -11,6 +14,7 @@
 #include "cli/cli.h"
 
 /* Collects the option names of a command; returns their number. */
+/* Those of a training run and those of the table, as hints are looked for in both. */
 static int names_of(tarn__command command, const char **names)
 {
     int count = tarn__train_option_names(command, names), i = 0;
@@ -68,6 +72,7 @@ static const char *find_value(const char *command_name, const char *name, size_t
 /* Maximum number of arguments before the options, of `count`. */
 static int max_words(tarn__command command, int count)
 {
+    /* exactly one of the three, or none for commands without arguments */
     bool takes_many = command == TARN__PREDICT || command == TARN__TOKENIZE || command == TARN__SERVE;
     bool takes_two = command == TARN__QUANTIZE || command == TARN__CONVERT || command == TARN__GENERATE;
     bool takes_one = command == TARN__TRAIN || command == TARN__EVAL || command == TARN__RUNS ||
@@ -129,6 +134,7 @@ static int read_words(tarn__command command, const char *command_name, int count
         options->word_count++; /* "-" may be a prompt: standard input */
     *used = options->word_count;
     for (int i = 0; i < count; i++)
+        /* help needs no arguments: a missing one is no error then */
         if (strcmp(words[i], "--help") == 0 || strcmp(words[i], "-h") == 0)
             return TARN__DONE;
     if (options->word_count < min_words) {
@@ -180,6 +186,7 @@ int tarn__options_read(tarn__command command, const char *command_name, int coun
     int used = 0, status = fill_in(command, command_name, options, device_given);
     if (status == TARN__DONE)
         status = read_words(command, command_name, count, arguments, options, &used);
+    /* what comes after --help is not looked at */
     for (int i = used; i < count && status == TARN__DONE && !options->help; i += used) {
         used = options->word_count == 0 ? read_late_words(command, count - i, arguments + i, options) : 0;
         if (used == 0)

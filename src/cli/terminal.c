@@ -1,7 +1,9 @@
 /* terminal.c: output for users: errors, headings, wrapping, and escaping of untrusted strings.
  *
  * Rotating static buffers make results usable as printf() arguments without clean-up: 8 of them, for the main thread.
- */
+ *
+ * What comes from outside (names of files, texts of models, answers of servers) may hold escape sequences, which a
+ * terminal obeys: nothing of it is printed without tarn__escaped() or one of the functions below. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +38,7 @@ void tarn__heading(const char *format, ...)
     va_end(arguments);
 }
 
+/* Of the terminal now: it may be resized. 80 where there is none. */
 int tarn__columns(void)
 {
     struct winsize size = {0};
@@ -86,6 +89,7 @@ void tarn__print_wrapped(const char *text, int indent)
     }
 }
 
+/* "95 s", and from two minutes on "0:02:00". */
 const char *tarn__time_text(double seconds, char text[32])
 {
     long long whole = (long long)(seconds + 0.5);
@@ -103,6 +107,7 @@ bool tarn__on_terminal(void)
     return isatty(STDOUT_FILENO) && !(kind && strcmp(kind, "dumb") == 0);
 }
 
+/* "512 B", "1 KiB", "1.5 GiB": a digit after the point only where the number needs one. */
 const char *tarn__bytes_text(int64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -144,6 +149,7 @@ void tarn__print_lines(const char *text, size_t length)
     free(shown);
 }
 
+/* To a file or pipe byte for byte: what a model wrote is the output there. */
 void tarn__print_generated(const char *text, size_t length)
 {
     if (isatty(STDOUT_FILENO))

@@ -1,7 +1,10 @@
 /* train_options.c: options of a training run as flags, from the library's table (tarn_train_option()).
  *
  * Names, bounds, defaults and help are the library's, so that a new option needs no change here: "batch_size" is
- * --batch-size. `bench train` has the subset that matters for a step. */
+ * --batch-size. `bench train` has the subset that matters for a step.
+ *
+ * Values are parsed by the library, too, so a flag and a member of a configuration have the same bounds and the same
+ * messages. Flags override the configuration, since it is loaded when the words are read. */
 #include "cli/options.h"
 
 #include <stdio.h>
@@ -33,6 +36,8 @@ static bool is_flag(const char *name, const char *typed, size_t length)
     return strlen(flag) == length && memcmp(flag, typed, length) == 0;
 }
 
+/* An alias is found, but --help and suggestions show present names alone. False also for an option of a run that
+ * this command lacks: `bench train` has no --data. */
 bool tarn__train_option_find(tarn__command command, const char *flag, size_t length, tarn_option *option)
 {
     for (int i = 0; i < tarn_train_option_count(); i++) {
@@ -46,6 +51,7 @@ bool tarn__train_option_find(tarn__command command, const char *flag, size_t len
 
 int tarn__train_option_names(tarn__command command, const char **names)
 {
+    /* the names live as long as the program, as those of the table do */
     static char flags[TARN__MAX_TRAIN_OPTIONS][32];
     int count = 0;
     tarn_option option;
@@ -87,6 +93,7 @@ int tarn__train_options_file(const char *path, tarn__options *options)
 {
     if (tarn_train_options_load(&options->train, path))
         return TARN__DONE;
+    /* a build without JSON is no misuse; a wrong configuration is */
     int status = tarn_error_code() == TARN_ERROR_UNSUPPORTED ? TARN__FAILED : TARN__MISUSED;
     const char *problem = sentence("train_options_load: ");
     bool names_it = strstr(problem, tarn__escaped(path)) != NULL;

@@ -28,6 +28,7 @@ static bool is_url(const char *word)
     return strncmp(word, "http://", 7) == 0 || strncmp(word, "https://", 8) == 0;
 }
 
+/* `format` is a literal with one %s, for a value that is safe to print. */
 static int misuse(const char *format, const char *value)
 {
     fprintf(stderr, "tarn bench serve: ");
@@ -51,7 +52,8 @@ static bool is_of_server(const char *flag)
     return row && (row->commands & TARN__SERVE);
 }
 
-/* Collects the typed options of the server, with their values; all of them have one. Returns their number. */
+/* Collects the typed options of the server, with their values; all of them have one. Returns their number. Read from
+ * the arguments and not from tarn__options, so that defaults stay the server's own. */
 static int server_options(const tarn__options *o, const char **found, int max)
 {
     int count = 0;
@@ -98,8 +100,9 @@ static void become_server(const tarn__options *o, int out)
     _exit(127);
 }
 
-/* Starts the server and waits until its model is loaded. Its first line names the URL, its second says that it serves.
- * Returns its process; -1 with a message. */
+/* Starts the server and waits until its model is loaded. Its first line names the URL, its second says that it
+ * serves. Returns its process; -1 with a message. The wait also ends with the child's output, which is how a model
+ * that cannot be loaded is noticed; the server has said why on standard error. */
 static pid_t start_server(const tarn__options *o, char *url, size_t url_size)
 {
     int ends[2];
@@ -167,6 +170,7 @@ static void print_table(const char *url, const tarn__load_model *model, const ta
                i + 1 == r->error_count ? "\n" : "");
 }
 
+/* In milliseconds. Without requests the mean is 0 / 0, which JSON gets as null. */
 static void json_times(tarn__json *json, const char *key, const tarn__histogram *h)
 {
     tarn__json_open(json, key, '{');
@@ -213,7 +217,7 @@ static void print_json(const char *url, const tarn__load_model *model, const tar
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* Each request has a connection. */
+/* Each request has a connection. The soft limit of descriptors is often 1024, and the child inherits the larger one. */
 static void raise_file_limit(void)
 {
     struct rlimit limit;
@@ -247,6 +251,7 @@ static int run_load(const tarn__options *o, const char *url, const char *key)
         return fail(error);
     }
     load.vocab_size = model.vocab_size;
+    /* large: it has three histograms */
     tarn__load_result *result = calloc(1, sizeof(*result));
     if (!result || !tarn__load_run(&load, result, error, sizeof(error))) {
         free(result);

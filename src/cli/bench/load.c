@@ -3,7 +3,13 @@
  * In the closed loop a client keeps its connection and begins its next request as soon as the last one has ended; after
  * a failure it waits for Retry-After or a tenth of a second, so that a full server is not asked in a tight loop. By
  * rate each request has a client and a connection of its own: the gaps are exponentially distributed, so the arrivals
- * are a Poisson process, and a slow server does not slow them down. */
+ * are a Poisson process, and a slow server does not slow them down.
+ *
+ * One thread and one event loop: a client is a state machine of callbacks, and thousands of them cost no more than
+ * their sockets. Times of tokens are kept by the client and counted only when its request is done, so that a request
+ * which fails leaves nothing in the histograms.
+ *
+ * start() and end_request() may free the client, so nothing touches it after them. */
 #include "cli/bench/load.h"
 
 #include "tarn_features.h"
@@ -76,13 +82,15 @@ static struct timeval time_of(double seconds)
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
+/* By number or by time, whichever was asked for. What has begun ends in any case. */
 static bool has_more(const load *l)
 {
     const tarn__load_options *o = l->options;
     return !l->is_out_of_memory && (o->requests ? l->started < o->requests : now() - l->began < o->seconds);
 }
 
-/* The body of request `number`: its prompt follows from the seed, and no two are alike. */
+/* The body of request `number`: its prompt follows from the seed, and no two are alike. Tokens at random, so that no
+ * prefix is in the server's cache; greedy and without EOS, so that every answer has the same length. */
 static bool make_body(load *l, int64_t number)
 {
     const tarn__load_options *o = l->options;
@@ -102,6 +110,7 @@ static bool make_body(load *l, int64_t number)
     return good && tarn__input_add(&l->body, text, (size_t)length);
 }
 
+/* A server that sends more than was asked for fails the count of tokens later; its times find no space here. */
 static void on_token(void *ctx)
 {
     client *c = ctx;
@@ -109,6 +118,7 @@ static void on_token(void *ctx)
         c->tokens[c->events++] = now();
 }
 
+/* By rate (no clients) the connection is for one request, and the server is told so. */
 static bool send_request(client *c)
 {
     load *l = c->load;
@@ -154,6 +164,7 @@ static void free_client(client *c)
     free(c);
 }
 
+/* Errors are counted by name; the table has few places, the last of which is "other". */
 static void count_error(tarn__load_result *result, const char *name)
 {
     int i = 0;
@@ -168,6 +179,8 @@ static void count_error(tarn__load_result *result, const char *name)
     result->failed++;
 }
 
+/* Gaps between tokens are those of one request; the time to the first is from its sending, or from the beginning of
+ * its connection. */
 static void count_done(load *l, const client *c)
 {
     tarn__load_result *result = l->result;
@@ -240,6 +253,7 @@ static void on_read(struct bufferevent *socket, void *ctx)
         end_request(c, problem_of(c, text));
 }
 
+/* A connection that a server closes between two requests is no error: the next request opens another. */
 static void on_event(struct bufferevent *socket, short what, void *ctx)
 {
     client *c = ctx;
@@ -269,6 +283,7 @@ static void start(client *c)
     const struct timeval silence = {SILENCE_SECONDS, 0};
     bool is_new = !c->socket;
     if (is_new) {
+        /* deferred: a callback never runs inside a call of ours, which could free the client under it */
         c->socket = bufferevent_socket_new(l->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
         if (!c->socket) {
             l->is_out_of_memory = true;
@@ -326,6 +341,7 @@ static void on_arrival(evutil_socket_t socket, short what, void *ctx)
         l->is_out_of_memory = !c;
         if (!c)
             break;
+        /* a uniform u in [0, 1) of 53 bits; -log(1 - u) is exponential with mean 1 */
         l->next_arrival += -log1p(-(double)(mix(&l->random) >> 11) * 0x1p-53) / l->options->rate;
         start(c);
     }
@@ -356,6 +372,7 @@ static bool begin(load *l)
     return true;
 }
 
+/* The loop ends by itself when no client and no timer is left. */
 bool tarn__load_run(const tarn__load_options *options, tarn__load_result *result, char *error, size_t error_size)
 {
     load l = {.options = options, .result = result, .random = options->seed};

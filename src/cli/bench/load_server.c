@@ -1,4 +1,7 @@
-/* load_server.c: the server under load: its URL, and what it says about its model. */
+/* load_server.c: the server under load: its URL, and what it says about its model.
+ *
+ * Asked once before the load, with plain blocking calls: the vocabulary for prompts, the context for their length.
+ * The address is resolved here as well, so the measurement has no resolver in it. */
 #include "cli/bench/load.h"
 
 #include "tarn_features.h"
@@ -15,7 +18,8 @@
 
 #define ANSWER_SECONDS 30
 
-/* Splits "http://HOST:PORT/"; HOST may be an IPv6 address in brackets. */
+/* Splits "http://HOST:PORT/"; HOST may be an IPv6 address in brackets. "http://[::1]:8080" is "::1" and "8080"; the
+ * port is 80 without one, and a path other than "/" is refused. */
 static bool split_url(const char *url, char host[256], char port[8])
 {
     const char *authority = url + strlen("http://");
@@ -46,6 +50,7 @@ bool tarn__load_server_open(tarn__load_server *server, const char *url, char *er
         snprintf(error, error_size, "%s: %s", tarn__escaped(host), gai_strerror(status));
         return false;
     }
+    /* the first address, if there are several */
     memcpy(&server->address, found->ai_addr, found->ai_addrlen);
     server->address_size = found->ai_addrlen;
     snprintf(server->host, sizeof(server->host), strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
@@ -53,7 +58,7 @@ bool tarn__load_server_open(tarn__load_server *server, const char *url, char *er
     return true;
 }
 
-/* All that the server sends until it closes. False with errno. */
+/* All that the server sends until it closes. False with errno. At most about 1 MiB: /props is small. */
 static bool read_answer(int s, tarn__input *answer)
 {
     char bytes[4096];
@@ -81,6 +86,7 @@ static bool fetch(const tarn__load_server *server, const char *path, tarn__input
     setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof(most));
     bool good = connect(s, (const struct sockaddr *)&server->address, server->address_size) == 0 &&
                 send(s, request, (size_t)length, MSG_NOSIGNAL) == length && read_answer(s, answer);
+    /* close() may set another */
     int reason = errno;
     close(s);
     errno = reason;
@@ -104,6 +110,7 @@ bool tarn__load_server_query(const tarn__load_server *server, tarn__load_model *
     tarn__input answer = {0};
     bool good = fetch(server, "/props", &answer);
     const char *body = good ? strstr(answer.text, "\r\n\r\n") : NULL;
+    /* "HTTP/1.1 200 OK": the status begins at the tenth character */
     int status = body && strncmp(answer.text, "HTTP/1.", 7) == 0 ? atoi(answer.text + 9) : 0;
     if (!good)
         snprintf(error, error_size, "%s does not answer: %s", tarn__escaped(server->host), strerror(errno));

@@ -1,4 +1,8 @@
-/* response.c: an HTTP/1.1 response with a stream of events, read as it comes. */
+/* response.c: an HTTP/1.1 response with a stream of events, read as it comes.
+ *
+ * Buffers are kept over the responses of a connection. `line` collects a line of the head or of the body, `framing`
+ * one of the chunks: an event may be cut by chunks at any byte, so the two must not mix. `left` counts bytes of the
+ * body or chunk, -1: up to the end of the connection. */
 #include "cli/bench/response.h"
 
 #include <stdlib.h>
@@ -29,6 +33,7 @@ void tarn__response_free(tarn__response *r)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
+/* Of the event before [DONE]; those before it have "usage": null and are not parsed. */
 static void read_usage(tarn__response *r, const char *data, size_t length)
 {
     json_t *root = json_loadb(data, length, 0, NULL), *usage = json_object_get(root, "usage");
@@ -53,6 +58,8 @@ static bool has_text(const char *data)
     return false;
 }
 
+/* "data: {…}" or "data: [DONE]"; comments and empty lines are not for us. Only a body of type text/event-stream has
+ * events. */
 static void read_line(tarn__response *r, const char *line, size_t length)
 {
     if (length && line[length - 1] == '\r')
@@ -98,6 +105,7 @@ static void read_header(tarn__response *r, const char *line)
         r->is_stream = strncasecmp(value, "text/event-stream", 17) == 0;
 }
 
+/* "HTTP/1.1 200 OK", then headers, then an empty line. */
 static void read_head_line(tarn__response *r, char *line)
 {
     line[strcspn(line, "\r")] = 0;
@@ -145,6 +153,7 @@ static bool take_line(tarn__response *r, tarn__input *line, const char *bytes, s
     return end != NULL;
 }
 
+/* Up to the next line break or the end of the chunk, whichever comes first. */
 static size_t push_body(tarn__response *r, const char *bytes, size_t count)
 {
     size_t used = 0, most = r->left >= 0 && (size_t)r->left < count ? (size_t)r->left : count;
@@ -159,6 +168,7 @@ static size_t push_body(tarn__response *r, const char *bytes, size_t count)
     return used;
 }
 
+/* Stops behind the response, so that bytes of a next one are left to the caller. */
 size_t tarn__response_push(tarn__response *r, const char *bytes, size_t count)
 {
     size_t at = 0, used;

@@ -56,7 +56,8 @@ static void print_summary(const tarn__options *o, const tarn_convert_summary *s,
                s->promoted);
 }
 
-/* Adapters alone, between a folder and a GGUF file. Returns an exit status. */
+/* Adapters alone, between a folder and a GGUF file. Returns an exit status. The form of the target follows from its
+ * name; the base tells names and sizes. */
 static int convert_adapters(const char *command, const tarn__options *o, const char *from)
 {
     const char *to = o->words[1];
@@ -105,6 +106,7 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
 }
 
 /* The error of an unknown --type; lists what there is. */
+/* Lists what the library has: a new type needs no change here. */
 static int misused(const char *command, const char *type)
 {
     fprintf(stderr, "tarn %s: --type", command);
@@ -121,7 +123,8 @@ static int misused(const char *command, const char *type)
     return TARN__MISUSED;
 }
 
-/* A dtype for all matrices, or a mixture in upper or mixed case: "q4_0" and "Q4_0" differ. */
+/* A dtype for all matrices, or a mixture in upper or mixed case: "q4_0" and "Q4_0" differ. The dtypes are compared
+ * first and with their case, so that "q4_0" is never the mixture. */
 static bool type_of(const char *name, tarn_convert_options *how)
 {
     how->quantize = true;

@@ -1,7 +1,10 @@
 /* pull.c: `tarn pull`: a model from a Hugging Face hub into the cache folder of its tools (hub/).
  *
  * What is going to be downloaded is printed first, then a line per file, and the folder at the end. Ctrl-C and SIGTERM
- * keep what has arrived. */
+ * keep what has arrived.
+ *
+ * The handler of signals sets a flag and nothing else; the hub asks for it between parts of a file, so a stop comes
+ * from ordinary code, which closes files and releases locks. A second Ctrl-C does no more than the first. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +34,7 @@ static bool stopped(void *ctx)
     return is_stopped;
 }
 
+/* Without SA_RESTART: a call that waits returns at once. */
 static void catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal};
@@ -45,6 +49,8 @@ static bool prints(const pull *p)
     return !p->options->json && !p->options->quiet;
 }
 
+/* "org/name, main, commit 0123456789ab: 7 files, 2.1 GiB, 300 MiB to download". The last part is left out where all
+ * is missing. */
 static void print_plan(const tarn__hub_listing *listing, int64_t bytes, int64_t missing, void *ctx)
 {
     const pull *p = ctx;
@@ -73,6 +79,7 @@ static void show_progress(const char *file, int64_t done, int64_t total, void *c
         tarn__progress_transfer(file, done, total);
 }
 
+/* Pausing takes the progress line away, so that a line of text does not begin in its middle. */
 static void print_file(const tarn__hub_file *file, void *ctx)
 {
     const pull *p = ctx;
@@ -84,6 +91,7 @@ static void print_file(const tarn__hub_file *file, void *ctx)
     tarn__progress_resume();
 }
 
+/* A hub's own words may be in it, so it is escaped as a whole. */
 static void print_notice(const char *text, void *ctx)
 {
     const pull *p = ctx;
@@ -94,6 +102,7 @@ static void print_notice(const char *text, void *ctx)
     tarn__progress_resume();
 }
 
+/* After the pull: files that were selected, and which of them needed no download. */
 static void print_json(const tarn__options *o, const tarn__hub_listing *listing, const char *path)
 {
     tarn__json json = {stdout, false};

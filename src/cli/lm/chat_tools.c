@@ -1,4 +1,8 @@
-/* chat_tools.c: messages of `tarn chat`, calls of tools in answers, and their results. */
+/* chat_tools.c: messages of `tarn chat`, calls of tools in answers, and their results.
+ *
+ * Messages with tools go through the template as JSON, since calls are objects in them; `more` of a message is the
+ * text of its further members, which begins with a comma. Names and arguments of calls are copied as the model has
+ * written them: the search for calls has parsed them as JSON. */
 #include "cli/lm/chat_tools.h"
 
 #include <stdlib.h>
@@ -6,6 +10,7 @@
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
+/* Content and members are copied; the role is a literal. */
 bool tarn__history_add(tarn__history *h, const char *role, const char *content, const char *more)
 {
     if (!tarn__input_reserve(&h->messages, (size_t)h->count, &h->capacity, 1, sizeof(*h->messages)) ||
@@ -100,6 +105,7 @@ int tarn__tools_read(const char *path, tarn__input *tools)
         return status;
     if (strlen(tools->text) == tools->length && tarn_chat_check_tools(tools->text))
         return TARN__DONE;
+    /* without the names of functions before it */
     const char *reason = tarn_failed() ? strstr(tarn_error(), "tools") : NULL;
     fprintf(stderr, "tarn chat: --tools '%s': %s\n", tarn__escaped(path),
             reason          ? reason
@@ -126,8 +132,8 @@ static bool put_call(tarn__input *out, const tarn_tool_call *call, bool is_first
            tarn__input_add(out, call->arguments, call->arguments_length) && put(out, "}}");
 }
 
-/* Length of the text before a call, without a tag such as <tool_call> or [TOOL_CALLS], an opening bracket of the array
- * of calls, and spaces. */
+/* Length of the text before a call, without a tag such as <tool_call> or [TOOL_CALLS], an opening bracket of the
+ * array of calls, and spaces. "Sure. <tool_call>" is "Sure.". */
 static size_t trim(const char *text, size_t length)
 {
     for (size_t before = length + 1; before != length;) {
@@ -146,6 +152,8 @@ static size_t trim(const char *text, size_t length)
     return length;
 }
 
+/* Returns the number of calls, -1 without memory. `*number` counts the calls of the conversation, by which results
+ * name theirs. */
 int tarn__history_add_answer(tarn__history *h, const char *answer, const char *tools, int *number)
 {
     tarn__input calls = {0};

@@ -16,6 +16,7 @@ static int compile_file(const char *command, const char *path, tarn_grammar_voca
     return status;
 }
 
+/* A wrong --regex is a wrong argument; a wrong file is a failure. */
 static int compile(const char *command, const tarn__options *o, tarn_grammar_vocab *vocab, tarn_grammar **grammar)
 {
     int status = TARN__DONE;
@@ -44,6 +45,7 @@ static int count_given(const tarn__options *o)
     return (o->grammar != NULL) + (o->json_schema != NULL) + (o->regex != NULL) + o->json_object;
 }
 
+/* Checked before the model is opened, which may take long. */
 int tarn__lm_grammar_options(const char *command, const tarn__options *o)
 {
     int given = count_given(o);

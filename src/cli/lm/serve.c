@@ -1,7 +1,11 @@
 /* serve.c: `tarn serve`: language models behind an OpenAI-compatible HTTP API (serve/api), one loaded at a time.
  *
  * The server listens first and loads the model on another thread, so that /health can say so. Loopback alone, unless
- * keys are given. */
+ * keys are given.
+ *
+ * Threads: this file runs on the main thread, which becomes the loop; load() and add_adapters() run on the engine's
+ * thread, and read what was set before the API began. Names, keys and options are borrowed by the API and live until
+ * it is freed. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -43,7 +47,8 @@ static int64_t token_bytes(const tarn_model_info *info, tarn_kv_type kv_type)
                                                                          : (int64_t)tarn_dtype_size(info->dtype));
 }
 
-/* Context, and a KV cache for all sequences at full length, or for 65,536 tokens; one context always fits. */
+/* Context, and a KV cache for all sequences at full length, or for 65,536 tokens; one context always fits. Pages of
+ * PAGE_TOKENS are what the engine hands out, so a context is counted in whole ones. */
 static void size_cache(const serving *s, const tarn_model_info *info, tarn_engine_options *engine)
 {
     const tarn__options *o = s->options;
@@ -62,6 +67,7 @@ static tarn__options options_of(const tarn__options *options, int index)
     return one;
 }
 
+/* The API owns model and tokenizer from here, also where this fails after opening one. */
 static bool load(int index, tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,
                  size_t error_size, void *ctx)
 {
@@ -136,6 +142,7 @@ static int misuse(const char *format, const char *value)
     return TARN__MISUSED;
 }
 
+/* 127.0.0.0/8 or ::1. */
 static bool is_loopback(const char *address)
 {
     struct in_addr v4;
@@ -145,6 +152,7 @@ static bool is_loopback(const char *address)
     return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+/* What can be refused before anything is opened: a server that listens has accepted its options. */
 static int check_options(const tarn__options *o)
 {
     struct in6_addr address;
@@ -248,6 +256,7 @@ static int serve(serving *s, const tarn__api_keys *keys)
     }
     snprintf(s->url, sizeof(s->url), strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
              tarn__http_server_port(tarn__api_server(api)));
+    /* the first of two lines that `tarn bench serve` waits for; the port may be one that the system chose */
     printf("%s loads %s\n", s->url, tarn__escaped(o->words[0]));
     fflush(stdout);
     bool good = tarn__api_run(api, error, sizeof(error));
@@ -257,7 +266,8 @@ static int serve(serving *s, const tarn__api_keys *keys)
     return good ? TARN__DONE : TARN__FAILED;
 }
 
-/* Names and weights of all models; what cannot be found is found out before any is loaded. */
+/* Names and weights of all models; what cannot be found is found out before any is loaded. A name is what requests
+ * send as "model". */
 static int find_models(serving *s)
 {
     const tarn__options *o = s->options;

@@ -10,6 +10,7 @@ static int misuse(const char *command, const char *sentence)
     return TARN__MISUSED;
 }
 
+/* --draft-model alone means --speculate draft. */
 int tarn__lm_speculate_options(const char *command, const tarn__options *o, tarn_speculate *speculate)
 {
     const char *word = o->speculate;
@@ -50,6 +51,7 @@ int tarn__lm_draft(const char *command, const tarn__options *o, tarn_module **dr
     return tarn_failed() ? tarn__print_error(command) : TARN__DONE;
 }
 
+/* To standard error, next to the text on standard output. */
 void tarn__lm_print_speculation(const tarn_generator *generator)
 {
     tarn_generator_stats stats;

@@ -2,7 +2,11 @@
  *
  * The server hands out what is in the run folders and knows no state: the page asks for the list of runs, and for the
  * bytes of each metrics.jsonl that it has not seen. A run is named by its folder's name, which must be one that is
- * there: no request names a path. */
+ * there: no request names a path.
+ *
+ * Everything runs on the thread of the loop, so a list that is being made is never read by another request. Files
+ * are read as the run that writes them goes on: sizes only grow, and a line that is not complete yet is left for the
+ * next request. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -22,6 +26,7 @@
 #if TARN__HAVE_EVENT
 
 #define METRICS "metrics.jsonl"
+/* Bytes of an answer with metrics; of a folder's name with its 0; seconds for open requests at the end. */
 enum { PART_MAX = 1 << 20, NAME_SIZE = 256, STOP_SECONDS = 2 };
 
 /* What the log says of a folder's last run. */
@@ -39,6 +44,7 @@ typedef struct board {
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
+/* `message` is a literal without quotes: it goes into JSON as it is. */
 static void answer_error(tarn__http_exchange *x, int status, const char *message)
 {
     char body[512];
@@ -54,7 +60,8 @@ static void answer_page(tarn__http_exchange *x, const char *name)
 
 /* ---- list of runs ------------------------------------------------------------------------------------------------ */
 
-/* A later entry of the same folder replaces an earlier one. */
+/* A later entry of the same folder replaces an earlier one. The log names folders by their paths; the list shows
+ * those of one folder, so the last part is enough. */
 static void keep_logged(const tarn_logged_run *r, void *ctx)
 {
     board *b = ctx;
@@ -82,6 +89,8 @@ static bool find_metrics(const board *b, const char *name, struct stat *found)
     return length > 0 && length < (int)sizeof(path) && stat(path, found) == 0 && S_ISREG(found->st_mode);
 }
 
+/* {"name": "r1", "bytes": 4096, "modified": UNIX_TIME}, and what the log has of it. A run that the log does not know
+ * has curves all the same. */
 static void add_run(tarn__json *json, const board *b, const char *name)
 {
     struct stat metrics;
@@ -139,6 +148,7 @@ static void answer_runs(tarn__http_exchange *x, board *b)
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
+/* Bytes that the page has seen. Digits alone: neither a sign nor space. */
 static bool read_offset(const tarn__http_request *request, int64_t *offset)
 {
     char text[32], *end;
@@ -149,7 +159,8 @@ static bool read_offset(const tarn__http_request *request, int64_t *offset)
     return text[0] >= '0' && text[0] <= '9' && !*end && !errno;
 }
 
-/* Whole lines of a metrics.jsonl from an offset on, at most PART_MAX bytes. */
+/* Whole lines of a metrics.jsonl from an offset on, at most PART_MAX bytes. Status 409 where the file is shorter
+ * than what the page has seen: the run began anew, and so does the page. */
 static void answer_metrics(tarn__http_exchange *x, const board *b)
 {
     const tarn__http_request *request = tarn__http_exchange_request(x);
@@ -160,6 +171,7 @@ static void answer_metrics(tarn__http_exchange *x, const board *b)
         answer_error(x, 400, "run and from are needed: /api/metrics?run=NAME&from=BYTES");
         return;
     }
+    /* without a slash and without a dot in front it cannot leave the folder */
     bool is_name = strcmp(name, ".") == 0 || (name[0] != '.' && !strchr(name, '/'));
     if (!is_name || !find_metrics(b, name, &metrics)) {
         answer_error(x, 404, "no such run");
@@ -187,6 +199,7 @@ static void answer_metrics(tarn__http_exchange *x, const board *b)
 
 /* ---- the server -------------------------------------------------------------------------------------------------- */
 
+/* Loopback alone, and without a key: access.h keeps pages of other sites from reading the curves. */
 static void handle(tarn__http_exchange *x, void *ctx)
 {
     board *b = ctx;

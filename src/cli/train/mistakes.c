@@ -1,5 +1,8 @@
 /* mistakes.c: what a classifier mistakes: the confusion matrix, and the samples whose own class it finds least
- * probable, by their file where they have one. */
+ * probable, by their file where they have one.
+ *
+ * One pass over the data gives both: the matrix counts every sample, and a sorted list keeps the --mistakes worst.
+ * Paths are borrowed from the data during a call, so the list has copies. */
 #include <stdlib.h>
 #include <string.h>
 #include <tarn/predict.h>
@@ -22,7 +25,8 @@ struct tarn__mistakes {
     bool has_memory;
 };
 
-/* Inserts a mistake by the probability of its own class; of equal ones the first in the data comes first. */
+/* Inserts a mistake by the probability of its own class; of equal ones the first in the data comes first.
+ * O(max_count) each, which is small. A full list drops its last one. */
 static bool insert(tarn__mistakes *m, const tarn_prediction *p)
 {
     int64_t at = m->count;
@@ -48,6 +52,7 @@ static bool receive(const tarn_prediction *p, void *ctx)
     return p->label == p->predicted || m->max_count == 0 || insert(m, p);
 }
 
+/* NULL without a change of *status: nothing was asked for. The caller frees the result. */
 tarn__mistakes *tarn__mistakes_find(const tarn__options *options, tarn_run *run, int *status)
 {
     if (!options->confusion && !options->mistakes)
@@ -57,6 +62,7 @@ tarn__mistakes *tarn__mistakes_find(const tarn__options *options, tarn_run *run,
         m->classes = tarn_run_classes(run);
         m->max_count = options->mistakes;
         m->confusion = calloc((size_t)(m->classes * m->classes), sizeof(int64_t));
+        /* one more than asked for, so that none is not a calloc() of 0 bytes */
         m->worst = calloc((size_t)m->max_count + 1, sizeof(mistake));
         m->has_memory = m->confusion && m->worst;
     }
@@ -105,6 +111,7 @@ static void print_pairs(const tarn__mistakes *m, const tarn_run *run)
     for (int k = 0; k < MAX_PAIRS; k++) {
         int64_t best = -1;
         for (int64_t i = 0; i < cells; i++) {
+            /* the next in the order of count, then place: the matrix stays as it is, without a list to sort */
             bool is_next = m->confusion[i] < last || (m->confusion[i] == last && i > last_at);
             if (i / m->classes != i % m->classes && m->confusion[i] > 0 && is_next &&
                 (best < 0 || m->confusion[i] > m->confusion[best]))

@@ -2,7 +2,10 @@
  * a table predicts the rows of a file: cli/train/predict_table.c.
  *
  * One line, or with --json one object, per image, in the order of the arguments. An image that cannot be read is
- * reported and skipped; the exit status is then FAILED, and the other images are still classified. */
+ * reported and skipped; the exit status is then FAILED, and the other images are still classified.
+ *
+ * The run is opened once, with the best checkpoint or the one that --checkpoint names; each image is predicted by
+ * itself, so the memory needed does not depend on their number. */
 #define _XOPEN_SOURCE 700 /* scandir() */
 #include <dirent.h>
 #include <stdlib.h>
@@ -71,7 +74,8 @@ static int predict(const tarn__options *options, tarn_run *run, const char *path
     return good ? TARN__DONE : tarn__print_error("predict");
 }
 
-/* True for names of image files; others in a folder are ignored. */
+/* True for names of image files; others in a folder are ignored. Named on the command line a file of any name is
+ * read: its contents decide. */
 static bool is_image(const char *name)
 {
     static const char *const endings[] = {"png", "jpg", "jpeg", "jpe", "jfif", "pgm", "ppm", "pnm", "npy"};
@@ -100,6 +104,7 @@ static int predict_folder(const tarn__options *options, tarn_run *run, const cha
     char path[4096];
     struct dirent **entries;
     int status = TARN__DONE, count = scandir(folder, &entries, NULL, by_bytes);
+    /* the depth also ends a loop of symbolic links */
     if (count < 0 || depth > MAX_DEPTH) {
         fprintf(stderr, "tarn predict: '%s' cannot be listed\n", tarn__escaped(folder));
         return TARN__FAILED;
@@ -107,6 +112,7 @@ static int predict_folder(const tarn__options *options, tarn_run *run, const cha
     for (int i = 0; i < count; i++) {
         const char *name = entries[i]->d_name;
         int one = TARN__DONE;
+        /* names with a dot in front are hidden, and "." and ".." are among them */
         bool fits = (size_t)snprintf(path, sizeof(path), "%s/%s", folder, name) < sizeof(path) && name[0] != '.';
         if (fits && is_folder(path))
             one = predict_folder(options, run, path, depth + 1, probability);

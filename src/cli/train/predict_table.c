@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 #include "cli/train/train.h"
 
+/* The library hands out CSV in parts; false ends the prediction with an error. */
 static bool write_bytes(const void *bytes, size_t count, void *ctx)
 {
     return fwrite(bytes, 1, count, ctx) == count;
@@ -48,6 +49,7 @@ static int predict_file(tarn_run *run, const char *path, const char *output)
         return report_io(output);
     }
     int status = predict_to(run, path, to, output, &rows);
+    /* mkstemp() made it readable to its owner alone */
     if (fchmod(file, 0644) != 0 && status == TARN__DONE)
         status = report_io(output);
     if (fclose(to) != 0 && status == TARN__DONE)
@@ -61,6 +63,7 @@ static int predict_file(tarn_run *run, const char *path, const char *output)
     return status;
 }
 
+/* To standard output the rows that are done stay where a later one is wrong; a file appears only as a whole. */
 int tarn__predict_table(const tarn__options *options, tarn_run *run)
 {
     if (options->word_count != 2 || options->json) {

@@ -34,7 +34,8 @@ static void print_chats(FILE *to, const tarn_train_plan *p)
                 (long long)p->documents_truncated);
 }
 
-/* What was found about the data, a line per sentence. */
+/* What was found about the data, a line per sentence. Notes may have names of files and columns, which are not to be
+ * trusted. */
 static void print_notes(FILE *to, const char *notes)
 {
     char line[1024];
@@ -77,6 +78,7 @@ static void print_data(FILE *to, const tarn_train_plan *p)
         fprintf(to, "              chosen %s\n", p->chosen);
 }
 
+/* Steps that are left, from the first one of this process: a resumed run begins in the middle. */
 static void print_steps(FILE *to, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
@@ -102,13 +104,14 @@ static void print_rate(FILE *to, const tarn_train_options *o)
                 o->lr_step ? "steps" : "epochs");
 }
 
+/* The average of the weights over steps, w' = decay * w' + (1 - decay) * w. */
 static void print_average(FILE *to, const tarn_train_options *o)
 {
     if (o->ema > 0)
         fprintf(to, "  ema         decay %.9g; evaluations and the best weights are of the averaged weights\n", o->ema);
 }
 
-/* The base model of a fine-tuned run, and its adapters. */
+/* The base model of a fine-tuned run, and its adapters. Nothing for a run that trains all weights from scratch. */
 static void print_base(FILE *to, const tarn_train_options *o)
 {
     if (o->base[0])
@@ -136,7 +139,8 @@ static void print_choice(FILE *to, tarn_device device)
     fprintf(to, "%s", before[0] == ',' ? " missing)" : "");
 }
 
-/* `to` is memory, or standard output without memory for it. */
+/* `to` is memory, or standard output without memory for it. The order is that of the questions before a long run:
+ * where, on what, how large, does it fit, how it is trained, where it is written. */
 static void print_lines(FILE *to, const tarn_train_plan *p, bool is_auto)
 {
     const tarn_train_options *o = &p->options;
@@ -197,7 +201,8 @@ static void print_fits_json(tarn__json *json, const tarn_train_plan *p)
     tarn__json_close(json, ']');
 }
 
-/* Members that do not apply to the task are omitted. */
+/* Members that do not apply to the task are omitted. A number that is 0 because there is none would be read as a
+ * result. */
 void tarn__train_plan_print_json(const tarn_train_plan *p)
 {
     tarn__json json = {stdout, false};

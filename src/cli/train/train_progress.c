@@ -10,6 +10,8 @@
 
 #include "cli/cli.h"
 
+/* "accuracy 71.2 %": label, number, unit. Decimals below 0 are significant digits instead; a short text has one
+ * decimal less of all but the most important metric (rank 0). */
 const char *tarn__metric_text(const tarn_train_metric *m, bool is_short, char text[96])
 {
     int decimals = m->decimals - (is_short && m->rank > 0 && m->decimals > 0);
@@ -23,7 +25,8 @@ const char *tarn__metric_text(const tarn_train_metric *m, bool is_short, char te
     return text;
 }
 
-/* One object per report. Values that are not known are omitted or null; mfu and utilization of 0 mean not known. */
+/* One object per report. Values that are not known are omitted or null; mfu and utilization of 0 mean not known.
+ * "event" tells the kinds apart: training, evaluation and sample. */
 static void print_report_json(const tarn_train_report *r)
 {
     tarn__json json = {stdout, false};
