@@ -4,7 +4,10 @@
  * factor. So a step with clipping can be captured, and reading the norm is the caller's choice.
  *
  * Sums are deterministic: each segment is cut into chunks of a fixed size, which are summed one by one, then those of a
- * segment in order. Padding between segments is never read. */
+ * segment in order. Padding between segments is never read.
+ *
+ * A factor that is pending belongs to the gradients as they were when the norm was taken: their versions are kept,
+ * and a gradient that changes before the step is an error, since it would be scaled by a factor that is not its own. */
 #include <math.h>
 #include <string.h>
 
@@ -15,6 +18,7 @@
 
 #define CHUNK 16384 /* elements per partial sum */
 
+/* Of the last one a part; none for a segment without elements. */
 static int64_t chunks_of(const tarn__flat_segment *segment)
 {
     return (segment->count + CHUNK - 1) / CHUNK;
@@ -159,6 +163,8 @@ static bool sum_group(tarn_optimizer *o, const tarn__flat_group *group, const ch
     return is_local || tarn__copy_elements(function, to, sums);
 }
 
+/* All groups, whatever their dtypes and devices: the norm is global. The sums of one come together on the device of
+ * the first. */
 static bool sum_all(tarn_optimizer *o, const char *function)
 {
     bool good = prepare(o, function);
@@ -167,7 +173,8 @@ static bool sum_all(tarn_optimizer *o, const char *function)
     return good;
 }
 
-/* Computes norm, the result, and factor from the sums. A factor that is pending is multiplied in (.again). */
+/* Computes norm, the result, and factor from the sums. A factor that is pending is multiplied in (.again). The norm
+ * is f64 only where some gradient is; the factor is f64 always. */
 static tarn_tensor *compute_factor(tarn_optimizer *o, double max_norm)
 {
     static const char *const function = "optimizer_clip_norm";

@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-/* Glob match of the whole name: '*' is any number of characters, '?' is one. Linear in practice: only the last '*' is
- * retried, which is enough for globs. */
+/* Glob match of the whole name: '*' is any number of characters, '?' is one. Linear in practice: only the last '*'
+ * is retried, which is enough for globs. "*.bias" matches "layers.0.q.bias", and not "bias" or "a.bias.b". */
 static bool matches(const char *pattern, const char *name)
 {
     const char *star = NULL, *retry = NULL; /* after the last '*', and where its match is extended to next */
@@ -52,6 +52,7 @@ bool tarn__param_groups_check(const char *function, const tarn_parameter_group *
     return true;
 }
 
+/* -1: no pattern matches. */
 int tarn__param_group_of(const tarn_parameter_group *groups, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
@@ -60,6 +61,8 @@ int tarn__param_group_of(const tarn_parameter_group *groups, int count, const ch
     return -1;
 }
 
+/* Vectors (biases, the scales of norms) have no decay by default, as is usual; a group may give them one. A zero in
+ * a group means its default, so no decay needs a switch of its own, .no_decay. */
 tarn__rates tarn__rates_of(const tarn__method *method, const tarn_parameter_group *group, const tarn_tensor *parameter)
 {
     bool decays = method->decay_all || parameter->view.rank >= 2;

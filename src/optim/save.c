@@ -41,6 +41,8 @@ static bool walk_segment(const tarn_optimizer *o, const tarn__flat_group *group,
     return true;
 }
 
+/* Writing, checking and reading walk the state in the same way, so that a buffer cannot be in one of them and not in
+ * another. */
 static bool walk(const tarn_optimizer *o, visit_fn visit, void *ctx)
 {
     for (int g = 0; g < o->flats.groups; g++)
@@ -83,6 +85,7 @@ bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
     if (tarn_failed() || !tarn__check_optimizer(function, optimizer))
         return false;
     tarn_scope *scope = tarn_scope_open();
+    /* parameters may have been written since the last step: their masters follow first */
     tarn_safetensors_writer *writer = scope && tarn__flat_refresh_master(&optimizer->method, &optimizer->flats)
                                           ? tarn_safetensors_create(path)
                                           : NULL;
@@ -132,7 +135,8 @@ static bool check_tensor(const char *name, tarn_tensor *tensor, void *ctx)
     return check_entry(ctx, name, tarn__shape_of(tensor), tensor->view.dtype);
 }
 
-/* How many numbers the schedule of a file has. */
+/* How many numbers the schedule of a file has. A wrong shape counts as the shorter form, which the check of the
+ * entry then refuses. */
 static int schedule_fields(const reading *r)
 {
     tarn_safetensors_entry entry;
@@ -192,6 +196,7 @@ static bool read_scalars(const reading *r, scalars *n)
     if (!read_steps(r, "/steps", &n->steps) || !read_scalar(r, "/lr", &n->lr, sizeof(n->lr)) ||
         !read_scalar(r, "/schedule", s, sizeof(*s) * (size_t)schedule_fields(r)))
         return false;
+    /* all fields are at least 0; comparisons with NaN are false, so it is refused, too */
     bool sound = n->lr >= 0 && n->lr < 1e300 && s[KIND] <= TARN_SCHEDULE_ONE_CYCLE;
     for (int i = 0; i < SCHEDULE_FIELDS; i++)
         sound = sound && s[i] >= 0 && s[i] < 0x1p53;

@@ -56,13 +56,14 @@ bool tarn__schedule_check(const char *function, const tarn_schedule *s)
     }
 }
 
-/* Half a cosine from one factor to another. */
+/* Half a cosine from one factor to another. Progress 0 is `from`, 1 is `to`, and both ends are flat. */
 static double cosine_between(double from, double to, double progress)
 {
     return to + (from - to) * (1 + cos(PI * progress)) / 2;
 }
 
-/* The peak is in step warmup_steps - 1, or between two steps where the default is not a whole number. */
+/* The peak is in step warmup_steps - 1, or between two steps where the default is not a whole number. That default
+ * is 30 % of all steps, as PyTorch's OneCycleLR has it. */
 static double one_cycle_factor(const tarn_schedule *s, double step)
 {
     double peak = (s->warmup_steps ? (double)s->warmup_steps : 0.3 * (double)s->total_steps) - 1;
@@ -74,6 +75,8 @@ static double one_cycle_factor(const tarn_schedule *s, double step)
     return step < end ? cosine_between(1, s->final_factor, (step - peak) / (end - peak)) : s->final_factor;
 }
 
+/* Times the learning rate. Integer division makes the stairs of a step schedule; past the last step the final factor
+ * stays. */
 double tarn__schedule_factor(const tarn_schedule *s, int64_t step)
 {
     if (s->kind == TARN_SCHEDULE_ONE_CYCLE)
