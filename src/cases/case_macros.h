@@ -1,9 +1,13 @@
-/* case_macros.h: the macros that cases are written with. Each expands to an initializer of a struct of cases.h. */
+/* case_macros.h: the macros that cases are written with. Each expands to an initializer of a struct of cases.h.
+ *
+ * An example: CASE("rope", "heads", {NORMAL(32, 1024, 12, 64)}, .bench = "rope", .backward = 2). Members after the
+ * inputs and attributes are named; those that are left out are zero. */
 #ifndef TARN__CASE_MACROS_H
 #define TARN__CASE_MACROS_H
 
 #include "cases/cases.h"
 
+/* A shape: the number of sizes, then the sizes. */
 #define SIZES(...) \
     { \
         (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
@@ -12,7 +16,8 @@
         } \
     }
 
-/* Inputs. */
+/* Inputs. The word is the distribution of the values (cases.h), the arguments are the shape. INDEX and ZIPF have
+ * integers below a limit; RANK0 is a scalar. */
 #define NORMAL(...) \
     { \
         .values = TARN__NORMAL, .shape = SIZES(__VA_ARGS__) \

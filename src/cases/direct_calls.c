@@ -48,7 +48,7 @@ static double real(const tarn__case *one, const char *name, double default_value
     return given ? given->number : default_value;
 }
 
-/* Two values of a list attribute, or zeros. */
+/* Two values of a list attribute, or zeros: of height, then width. */
 static void pair(const tarn__case *one, const char *name, int64_t *to)
 {
     const tarn_attribute *given = attribute(one, name);

@@ -8,6 +8,7 @@
 
 #include "cases/case_macros.h"
 
+/* Letters of the sizes in the list of cases; a scale has a number for each. 0 is no letter. */
 enum { B = 1, S, R, C, K, T, V, H, W, U };
 
 /* A row of the list, by its bench name, at a scale. */
@@ -16,6 +17,8 @@ typedef struct model_row {
     tarn__scale scale;
 } model_row;
 
+/* Rows by the letters that they use: a product [R, K] x [K, C], the same in a batch, rows, activations of GPT-2's
+ * FFN, and images [B, S, H, W]. */
 #define PRODUCT(name, r, k, c) {name, {{[R] = r, [K] = k, [C] = c}}},
 #define BATCHED(name, b, s, k, c) {name, {{[B] = b, [S] = s, [K] = k, [C] = c}}},
 #define ROWS(name, r, c) {name, {{[R] = r, [C] = c}}},
@@ -96,7 +99,8 @@ static const tarn__scale scale_of_others = {{[B] = 64,
                                              [W] = 48,
                                              [U] = 50257}};
 
-/* True for a measured row of the list that has no entry above. */
+/* True for a measured row of the list that has no entry above. So a new case is measured at some size without a line
+ * here. */
 static bool is_other(const tarn__case *one)
 {
     for (int i = 0; one->bench && i < COUNT; i++)
@@ -117,6 +121,7 @@ int tarn__model_count(void)
     return count;
 }
 
+/* Indices run over the three kinds in order; those of others are counted down while the list is searched. */
 const tarn__case *tarn__model_at(int index, tarn__scale *scale)
 {
     bool is_listed = index < COUNT;
