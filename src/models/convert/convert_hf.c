@@ -98,6 +98,7 @@ bool tarn__convert_write_gguf(tarn__conversion *c, tarn_gguf_writer *writer)
            put_widened(c, TARN_F16, writer) && tarn__convert_put(c, writer);
 }
 
+/* Tensors are checked before the file is created: their names and dtypes, and that none is missing. */
 bool tarn__convert_from_hf(tarn__conversion *c)
 {
     tarn_safetensors *weights = read_config(c) ? open_weights(c) : NULL;
@@ -137,6 +138,8 @@ static bool original_dtype(const tarn_gguf *file, const char *name, tarn_dtype *
     return true;
 }
 
+/* Quantized tensors become f32: safetensors files know no quantized types. A tensor that was widened for GGUF gets
+ * its old dtype back. */
 static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
 {
     char name[TARN__GGUF_NAME_CAPACITY];
@@ -190,6 +193,7 @@ static bool write_config(const tarn__conversion *c, const char *where)
     return good;
 }
 
+/* config.json comes last: a folder without one is no model, so what was cut off half-way is not taken for one. */
 static bool write_folder(tarn__conversion *c, const tarn_gguf *file)
 {
     tarn_gguf_entry embedding = {0};

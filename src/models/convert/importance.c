@@ -2,7 +2,10 @@
  * search for scales weighs elements by it (base/quant/search.c).
  *
  * It comes from a text, over which the model of the source runs, or from a file of llama.cpp, in its GGUF form or the
- * older one. Names are those of GGUF files. */
+ * older one. Names are those of GGUF files.
+ *
+ * Only ratios between the columns of one matrix matter, so values are relative to their mean. The observer is the
+ * thread's own, on which the model runs; it is off while the sums themselves are computed. */
 #include "models/convert/importance.h"
 
 #include <stdio.h>
@@ -152,6 +155,7 @@ static bool run_text(const char *function, tarn_module *model, const int32_t *id
     return good;
 }
 
+/* The weights as they are stored, on the CPU: what the observer sees is what the conversion will quantize. */
 static bool from_ids(const char *function, const char *path, const int32_t *ids, int64_t count, tarn__importance *m)
 {
     tarn_module *model = tarn_model_open(path, tarn_device_cpu(), &(tarn_model_open_options){.as_stored = true});
@@ -268,6 +272,7 @@ static bool from_legacy(const char *function, const char *path, tarn__importance
 
 /* ---- entry points ------------------------------------------------------------------------------------------------ */
 
+/* "text:FILE", or a file, which is GGUF by its first four bytes, else the older form. */
 bool tarn__importance_open(const char *function, const char *model, const char *source, tarn__importance *m)
 {
     char magic[4] = "";
@@ -286,6 +291,7 @@ bool tarn__importance_open(const char *function, const char *model, const char *
     return good;
 }
 
+/* NULL: all columns count alike. */
 const float *tarn__importance_of(const tarn__importance *m, const char *name, int64_t columns)
 {
     for (int i = 0; i < m->rows; i++)

@@ -75,6 +75,7 @@ static bool is_iq4(const tarn__mixture *m)
     return m->file_type == IQ4_NL || m->file_type == IQ4_XS;
 }
 
+/* Values are small where several heads share them, so more bits cost little there. */
 static tarn_dtype type_of_value(const tarn__mixture *m, int64_t layer, const tarn_lm_config *t)
 {
     bool is_grouped = t->kv_heads > 0 && t->heads / t->kv_heads >= 4; /* few values, read by many heads */

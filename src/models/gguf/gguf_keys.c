@@ -18,6 +18,7 @@
 #define EOS_ID "tokenizer.ggml.eos_token_id"
 #define EOT_ID "tokenizer.ggml.eot_token_id" /* end of turn */
 
+/* "llama" and "block_count" are "llama.block_count". */
 const char *tarn__gguf_key_of(const char *architecture, const char *rest, tarn__gguf_path *to)
 {
     snprintf(to->text, sizeof(to->text), "%s.%s", architecture, rest);
@@ -87,6 +88,7 @@ bool tarn__gguf_has_key(const tarn__gguf_reader *r, const char *rest)
     return tarn_gguf_has(r->file, tarn__gguf_key_of(r->architecture, rest, &to), NULL);
 }
 
+/* A default of 0 makes the key required. */
 bool tarn__gguf_get_int(const tarn__gguf_reader *r, const char *rest, int64_t default_value, int64_t *value)
 {
     tarn__gguf_path to;
@@ -156,6 +158,7 @@ static bool get_list(const tarn__gguf_reader *r, int64_t vocab_size, const char 
             continue;
         if (!tarn_gguf_int(r->file, *others, 0, vocab_size - 1, &list[*count]))
             return tarn__raise_within(r->function);
+        /* EOT is often EOS, and is listed once */
         *count += *count == 0 || list[0] != list[*count];
     }
     return !tarn_failed();

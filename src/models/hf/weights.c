@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 
+/* Also true for the whole text. */
 bool tarn__ends_with(const char *text, const char *end)
 {
     size_t length = strlen(text), tail = strlen(end);
@@ -32,7 +33,7 @@ const char *tarn__model_path_in(const char *function, const char *folder, const 
     return NULL;
 }
 
-/* True if a module has a parameter of that full name. */
+/* True if a module has a parameter of that full name. "layers.0.norm.weight" goes down one child per dot. */
 static bool has_parameter(const tarn_module *module, const char *name)
 {
     const char *dot = strchr(name, '.');
@@ -105,7 +106,8 @@ tarn_dtype tarn__quant_type_named(const char *name)
     return TARN_F32; /* none */
 }
 
-/* Weights that are quantized already stay: another format would lose precision. */
+/* Weights that are quantized already stay: another format would lose precision. A row that does not divide into
+ * blocks of the wanted type (256 elements for K-quants) gets Q8_0, of 32. */
 tarn_dtype tarn__quant_type_for_row(int64_t row, tarn_dtype wanted, tarn_dtype from)
 {
     if (row % tarn__dtypes[wanted].block_elements == 0)

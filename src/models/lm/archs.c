@@ -1,4 +1,8 @@
-/* archs.c: the rows of architectures, their names in files, and lookups. */
+/* archs.c: the rows of architectures, their names in files, and lookups.
+ *
+ * A row says how an architecture differs from the plainest one; code elsewhere asks the row rather than the name.
+ * The names of a module in a folder and in a GGUF file stand side by side, with the layout that the GGUF file has it
+ * in (arch.h). */
 #include <stdio.h>
 #include <string.h>
 
@@ -331,7 +335,7 @@ const tarn__arch *tarn__arch_find_trainable(const char *name)
     return NULL;
 }
 
-/* Names of all rows, each once. */
+/* Names of all rows, each once. Rows of one GGUF name stand together. */
 static void list_names(bool of_gguf, char *list, size_t capacity)
 {
     list[0] = '\0';

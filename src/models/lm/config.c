@@ -1,4 +1,8 @@
-/* config.c: configurations of language models: checks, defaults, and what follows from them. */
+/* config.c: configurations of language models: checks, defaults, and what follows from them.
+ *
+ * tarn__model_complete() is the one way from a configuration with zeros for defaults to a complete one, and a
+ * complete one passes through it unchanged: models, files and checkpoints all go through it. What it refuses could
+ * not be built, or could not be written back as its model_type. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +13,8 @@
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
-/* Raises sizes out of range. */
+/* Raises sizes out of range. Zero is a default where the lower bound is 0; a gated MLP has no default FFN size, so
+ * its bound is 1. */
 static bool check_sizes(const char *function, const tarn_lm_config *c, const tarn__arch *arch)
 {
     const struct {
@@ -74,7 +79,8 @@ static bool check_numbers(const char *function, const tarn_lm_config *c)
                        function, c->dropout, c->attention_dropout, c->embedding_dropout);
 }
 
-/* Raises invalid RoPE settings; 0 stands for a default, so low and high are compared with defaults resolved. */
+/* Raises invalid RoPE settings; 0 stands for a default, so low and high are compared with defaults resolved. The
+ * range test by unsigned also catches negative numbers. */
 static bool check_rope(const char *function, const tarn_lm_config *c)
 {
     if ((unsigned)c->rope.scaling > TARN_ROPE_LONGROPE)
@@ -151,6 +157,8 @@ static bool check(const char *function, const tarn_lm_config *c, const tarn__arc
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
 
+/* Names of transformers; the result's string is the table's, so a configuration may keep it. "gelu" is the exact one
+ * with erf(), the other two are the approximation by tanh(). */
 bool tarn__activation_named(const char *name, tarn_activation_kind *kind, const char **static_name)
 {
     static const struct {
@@ -175,6 +183,8 @@ static double or_else(double value, double default_value)
     return value > 0 ? value : default_value;
 }
 
+/* Of one place: 0 stands for the common one, and below 0 is none, so that a complete configuration has no zero that
+ * would be resolved again. */
 double tarn__model_dropout(double own, double common)
 {
     double p = own == 0 ? common : own;
@@ -191,6 +201,7 @@ void tarn__layers_add(tarn_lm_layers *set, int64_t layer)
     set->bits[layer / 64] |= UINT64_C(1) << layer % 64;
 }
 
+/* Every n-th layer, counted from 1, or all but those; n 0: all. */
 void tarn__layers_add_pattern(tarn_lm_layers *set, int64_t layers, int64_t n, bool is_nth)
 {
     for (int64_t i = 0; i < layers; i++)
@@ -252,6 +263,8 @@ bool tarn__layer_has_rope(const tarn_lm_config *c, int64_t layer)
     return tarn__arch_of_config(c)->has_rope && !tarn__layers_have(&c->no_rope, layer);
 }
 
+/* Whether the layers (or the model) have a module of a role: an architecture that stores q, k and v in one matrix
+ * has QKV instead of the three. */
 bool tarn__model_has(const tarn_lm_config *c, tarn__role role)
 {
     const tarn__arch *arch = tarn__arch_of_config(c);

@@ -1,7 +1,10 @@
 /* config_rope.c: RoPE in config.json files.
  *
  * transformers 5 writes "rope_parameters", for some architectures by the type of layers; older versions write
- * "rope_theta" and "rope_scaling". Both are read; the older form, which version 5 reads too, is written. */
+ * "rope_theta" and "rope_scaling". Both are read; the older form, which version 5 reads too, is written.
+ *
+ * A factor that is missing, or a key that is not known, is an error: RoPE that is scaled in another way gives text
+ * that looks right for a while and then does not. */
 #include <math.h>
 #include <string.h>
 
@@ -14,6 +17,7 @@ typedef struct key {
     char text[128];
 } key;
 
+/* Valid until the next use of `to`. */
 static const char *inside(key *to, const char *object, const char *member)
 {
     snprintf(to->text, sizeof(to->text), "%s.%s", object, member);
@@ -94,6 +98,7 @@ static bool read_llama3(tarn__config_reader *r, const char *object)
                        r->function, object, rope->low_freq_factor, rope->high_freq_factor);
 }
 
+/* All are optional: 0 stands for the paper's defaults, which the operation has. */
 static bool read_yarn(tarn__config_reader *r, const char *object)
 {
     key to;

@@ -1,4 +1,7 @@
-/* gpt2_llama.c: the public configurations of GPT-2 and of the Llama family, in terms of tarn_lm_config. */
+/* gpt2_llama.c: the public configurations of GPT-2 and of the Llama family, in terms of tarn_lm_config.
+ *
+ * Each struct has the settings of one family alone. The sized functions take the size that the caller's header has:
+ * a shorter struct is filled up with zeros, which are the defaults. */
 #include <string.h>
 
 #include "models/lm/arch.h"
@@ -32,6 +35,7 @@ tarn_module *tarn_model_lm_sized(const tarn_lm_config *config, size_t config_siz
     return tarn__model_new("model_lm", &own, device, seed);
 }
 
+/* The complete configuration: every default is resolved. */
 bool tarn_lm_config_of_sized(const tarn_module *model, tarn_lm_config *config, size_t config_size)
 {
     const char *function = "lm_config_of";
@@ -67,6 +71,7 @@ static tarn_lm_config from_gpt2(const tarn_gpt2_config *c)
                             .eos = {c->eos}};
 }
 
+/* from_gpt2() the other way; what GPT-2 does not have is left out. */
 static tarn_gpt2_config to_gpt2(const tarn_lm_config *c)
 {
     return (tarn_gpt2_config){.vocab_size = c->vocab_size,

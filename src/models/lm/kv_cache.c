@@ -1,4 +1,8 @@
-/* kv_cache.c: the KV cache (kv_cache.h). */
+/* kv_cache.c: the KV cache (kv_cache.h).
+ *
+ * Why two kinds of steps: with equal lengths known to the host every read and write is a slice, which any device can
+ * do; else rows are scattered by indices that the device has, and a graph that was captured once serves every
+ * length. */
 #include "models/lm/kv_cache.h"
 
 #include "base/error.h"
@@ -18,7 +22,7 @@ static bool open_rows(tarn__kv_rows *part, const tarn__kv_cache_shape *s, tarn_d
     return !tarn_failed();
 }
 
-/* State of a layer's device. */
+/* State of a layer's device. The first layers are on the device, the others on the CPU. */
 static const tarn__kv_cache_device *dev_of(const tarn__kv_cache *cache, int64_t layer)
 {
     return &cache->dev[layer >= cache->shape.device_layers];
@@ -181,6 +185,7 @@ tarn_tensor *tarn__kv_cache_positions(const tarn__kv_cache *cache, int64_t layer
     return dev_of(cache, layer)->positions;
 }
 
+/* Rows stay where they are and are overwritten by the next step; only the lengths change, on the devices first. */
 bool tarn__kv_cache_rewind(tarn__kv_cache *cache, int64_t sequence, int64_t length)
 {
     if (length == cache->length[sequence])

@@ -1,4 +1,7 @@
-/* kv_pages.c: the tensors of the paged KV cache, and attention of a packed batch over them. */
+/* kv_pages.c: the tensors of the paged KV cache, and attention of a packed batch over them.
+ *
+ * A page holds TARN__KV_PAGE rows of all heads, for one layer's keys or values; its number is the same in all
+ * layers, so a sequence has one list of pages. Nothing here knows sequences: slots and lists come with the batch. */
 #include "models/lm/kv_pages.h"
 
 #include "base/memory.h"
@@ -51,7 +54,8 @@ void tarn__kv_pages_close(tarn__kv_pages *pages)
     *pages = (tarn__kv_pages){0};
 }
 
-/* Copies one page of a tensor of pages. Returns the host memory after it; NULL with an error. */
+/* Copies one page of a tensor of pages. Returns the host memory after it; NULL with an error. Pages are adjacent, so
+ * one is a single transfer. */
 static char *copy_page(const tarn_tensor *rows, int32_t page, char *host, bool is_read)
 {
     size_t bytes = (size_t)(tarn_count(rows) / rows->view.shape[0]) * tarn_dtype_size(rows->view.dtype);
@@ -61,6 +65,7 @@ static char *copy_page(const tarn_tensor *rows, int32_t page, char *host, bool i
     return good ? host + bytes : NULL;
 }
 
+/* In the order of `rows`, each with its scales behind it: what is read here is written back by the same walk. */
 static bool copy_layers(const tarn__kv_pages *pages, int32_t page, char *host, bool is_read)
 {
     for (int64_t i = 0; host && i < 2 * pages->shape.layers; i++) {
