@@ -31,6 +31,7 @@ static bool has_ending(const char *name, const char *ending)
     return tarn__ends_with(name, ending) && strcmp(name, ending) != 0;
 }
 
+/* "chats:PATH", or a path that ends as JSON lines do; names of other data may end so, too, and keep their meaning. */
 bool tarn__data_is_chats(const char *name)
 {
     static const char *const others[] = {"text:", "shards:", "digits:", "mnist:", "cifar10:", "idx:", "csv:", "npy:"};
@@ -110,6 +111,8 @@ void tarn__chat_dataset_close(tarn__chat_dataset *c)
 
 /* ---- counts ------------------------------------------------------------------------------------------------------ */
 
+/* The hash identifies the data of a resumed run: ids, loss mask, context, the split and the packing. With the same seed
+ * they make the same batches. */
 void tarn__chat_dataset_counts(const tarn__chat_dataset *c, tarn__chat_dataset_summary *summary)
 {
     *summary = (tarn__chat_dataset_summary){.truncated = c->truncated};
@@ -163,7 +166,8 @@ static void write_row(const tarn__chat_dataset *c, const tarn__chat_split *s, in
     write_document(c, NULL, begin, c->context - begin, row);
 }
 
-/* Row at index `at`: of training epoch after epoch, shuffled; of validation once, in order, then -1. */
+/* Row at index `at`: of training epoch after epoch, shuffled; of validation once, in order, then -1. Only the order
+ * of one epoch is cached, so reading to and fro between two epochs shuffles each time. */
 static int64_t row_number(tarn__chat_dataset *c, int split, int64_t at)
 {
     int64_t rows = c->split[split].rows;

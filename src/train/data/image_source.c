@@ -44,7 +44,8 @@ static const char *const training_names[] = {"train", "training", NULL}, *const 
                                                                                                       "validation",
                                                                                                       "test", NULL};
 
-/* Options of the same samples and classes as in `like`, or found ones. The array of names must be released. */
+/* Options of the same samples and classes as in `like`, or found ones. The array of names must be released. The
+ * classes of validation are those of training, in their order. */
 static bool options_like(const tarn_train_options *o, const tarn_dataset *like, tarn_images_options *options)
 {
     int64_t classes = like ? tarn_dataset_class_count(like) : 0;
@@ -102,6 +103,7 @@ bool tarn__images_open(const char *function, const tarn_train_options *o, tarn_d
     return tarn__raise_within(function);
 }
 
+/* A validation folder if there is one, else the folder itself; by the run's classes. */
 tarn_dataset *tarn__images_open_for_evaluation(const char *function, const char *data, const tarn_train_options *o,
                                                const tarn__data_spec *d)
 {
@@ -136,6 +138,7 @@ int64_t tarn__images_skipped(const tarn_dataset *training, const tarn_dataset *v
 
 /* ---- the data spec ----------------------------------------------------------------------------------------------- */
 
+/* Shifted, so that swapping the two parts gives another hash. */
 static uint64_t hash_of(const tarn_dataset *training, const tarn_dataset *validation)
 {
     return tarn__image_folder_hash(training) ^ (tarn__image_folder_hash(validation) << 1);

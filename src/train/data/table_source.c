@@ -1,4 +1,8 @@
-/* table_source.c: tables as the data of a run. */
+/* table_source.c: tables as the data of a run.
+ *
+ * "csv:PATH", or a path that ends as those of tables do. What was found out about the columns is in the encoder,
+ * which a run keeps in its config.json: a resumed run, an evaluation and a prediction encode by it, whatever another
+ * file looks like. */
 #include "train/data/table_source.h"
 
 #include <stdarg.h>
@@ -35,6 +39,7 @@ bool tarn__data_is_table(const char *name)
     return false;
 }
 
+/* Options that say how a table is read would have no effect on other data, so they are errors there. */
 bool tarn__table_options_check(const char *function, const tarn_train_options *o)
 {
     const char *given = o->target[0]                                           ? "target"
@@ -142,7 +147,8 @@ bool tarn__table_data_open(const char *function, const tarn_train_options *o, ta
     return good || tarn__raise_within(function);
 }
 
-/* Counts first: a table that has grown may have other classes, too. */
+/* Counts first: a table that has grown may have other classes, too. The split depends on the number of rows, so the
+ * samples of each part tell whether it is the same. */
 static bool check_counts(const char *function, const char *data, const tarn_table *table, const tarn__data_spec *spec)
 {
     size_t bytes = sizeof(int64_t) * (size_t)(table->rows ? table->rows : 1);

@@ -2,7 +2,11 @@
  *
  * Column names may hold any character, dots too, so columns are arrays in parallel, and the words of all columns one
  * array with a count per column. Numbers have all their digits: a run that is opened encodes bitwise as it was
- * trained. */
+ * trained.
+ *
+ * An example with the columns "age" and "city": {"columns": ["age", "city"], "types": ["number", "category"],
+ * "word_counts": [0, 2], "words": ["Bonn", "Ulm"], …}. A file from elsewhere may hold anything, so every count is
+ * checked against what is left of the arrays. */
 #include <math.h>
 #include <string.h>
 

@@ -5,6 +5,7 @@
 
 #include "train/tasks/task.h"
 
+/* Micro-batches are divided among the ranks; all of them together make the mean that the loss is. */
 tarn__step_ctx tarn__step_ctx_of(tarn_trainer *t)
 {
     int micro_batches = (int)(t->batch_size / t->micro_batch), ranks = t->ranks.size > 1 ? t->ranks.size : 1;
@@ -22,7 +23,8 @@ tarn__step_ctx tarn__step_ctx_of(tarn_trainer *t)
                             .trainer = t};
 }
 
-/* A task that reports the norm measures it in every step; it stays on the device. */
+/* A task that reports the norm measures it in every step; it stays on the device. An infinite bound measures without
+ * clipping. */
 static bool clip(const tarn__step_ctx *s, tarn__step_metrics *metrics)
 {
     if (!s->task->has_norm && !(s->clip_norm > 0))

@@ -70,7 +70,8 @@ static void write_matrix(tarn__page *page, const tarn__class_results *r)
     tarn__page_html(page, "</tbody></table></div></section>\n");
 }
 
-/* The class after `last` by recall, then by index; -1: none. O(rows · classes), with few rows. */
+/* The class after `last` by recall, then by index; -1: none. O(rows · classes), with few rows. The order is that of
+ * a sort, without memory for one. */
 static int64_t next_class(const tarn__class_results *r, int64_t last)
 {
     int64_t best = -1;
@@ -104,6 +105,7 @@ static void write_table(tarn__page *page, const tarn__class_results *r)
 
 /* ---- mistakes ---------------------------------------------------------------------------------------------------- */
 
+/* Little-endian, as all numbers of BMP. */
 static void put32(unsigned char *to, int64_t value)
 {
     for (int i = 0; i < 4; i++)
@@ -171,6 +173,7 @@ static void write_mistake(tarn__page *page, const tarn__class_results *r, const 
     tarn__page_html(page, "</small></figcaption></figure>\n");
 }
 
+/* Without a confusion matrix there were too many classes for one. */
 void tarn__classes_write(tarn__page *page, const tarn__class_results *r)
 {
     if (r->confusion)

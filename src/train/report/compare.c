@@ -109,7 +109,8 @@ static void name_runs(comparison *c, const char *const *folders)
 
 /* ---- charts ------------------------------------------------------------------------------------------------------ */
 
-/* The chart of a run with that title; NULL: none. */
+/* The chart of a run with that title; NULL: none. Titles come from the metrics' names, so those of two runs agree
+ * where their metrics do. */
 static const tarn__report_chart *chart_of(const compared_run *run, const char *title)
 {
     for (int i = 0; i < run->charts->count; i++)

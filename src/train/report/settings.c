@@ -90,7 +90,8 @@ static void add_notes(tarn__report_settings *settings, const char *notes)
     add(settings, "Table", "%s", text);
 }
 
-/* The tokenizer is named by its source: base model, option, shards, or the default. */
+/* The tokenizer is named by its source: base model, option, shards, or the default. Samples other than text have
+ * none. */
 static void add_data(tarn__report_settings *settings, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
@@ -194,6 +195,7 @@ static void add_place(tarn__report_settings *settings, const tarn_train_plan *p)
     add(settings, "Folder", "%s", p->folder);
 }
 
+/* The order of the page: what, on what data, how long, how, and where. */
 bool tarn__report_settings_collect(const tarn_trainer *trainer, tarn__report_settings *settings)
 {
     tarn_train_plan plan;

@@ -2,7 +2,10 @@
  *
  * The script finds the point of each curve nearest to the pointer and converts its position back into a value with the
  * axis ranges in the drawing's data attributes. It inserts strings as text nodes only, never as HTML. Colours follow
- * the reader's light or dark scheme. */
+ * the reader's light or dark scheme.
+ *
+ * The page is one file without requests to anywhere: it opens from a disk or an e-mail as it is. --part of a cell is
+ * the fraction of its row. */
 #include "train/report/report.h"
 
 const char tarn__page_style[] =

@@ -188,7 +188,8 @@ tarn_module *tarn__classifier_create(const char *function, const tarn_train_opti
     return model;
 }
 
-/* Default model: ResNet-20 for image files, LeNet for other images, an MLP for other data. */
+/* Default model: ResNet-20 for image files, LeNet for other images, an MLP for other data. The choice goes into the
+ * options, and so into config.json: a later version with other defaults opens the run as it is. */
 static bool choose_model(const char *function, tarn_trainer *t)
 {
     tarn_train_options *o = &t->options;
@@ -218,6 +219,7 @@ static bool resize(const char *function, tarn_trainer *t)
     return true;
 }
 
+/* A shift of less than a pixel would be none; data that can be mirrored has that instead. */
 static bool check_augment(const char *function, const tarn_trainer *t)
 {
     const tarn_train_options *o = &t->options;
@@ -295,6 +297,8 @@ static bool open_new(const char *function, tarn_trainer *t)
            complete(function, t);
 }
 
+/* The data must be what it was: another number or order of samples would make the position of a resumed run mean
+ * something else. */
 static bool reopen(const char *function, tarn_trainer *t, const char *folder)
 {
     const char *data = t->options.data;

@@ -3,7 +3,10 @@
  *
  * Targets are normalized by the encoder, so the loss is the mean squared error in units of the target's variance in
  * training: 1 for a model that always gives the mean. Metrics are in the target's own units. In an evaluation, sums
- * stay on the device, in f64, and are read once at the end. */
+ * stay on the device, in f64, and are read once at the end.
+ *
+ * Much is the classifier's: both read samples with one label through the same loader, and differ in the output and
+ * the loss. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -49,7 +52,8 @@ static bool add_batches(tarn_module *model, tarn_loader *loader, tarn_tensor *co
     return !tarn_failed();
 }
 
-/* R² is NaN where all targets are equal: there is nothing to explain. */
+/* R² is NaN where all targets are equal: there is nothing to explain. The spread is a difference of sums, so it
+ * counts as zero up to rounding. */
 static tarn_regression_evaluation evaluation_of(const double *sum, int64_t samples, double std)
 {
     double n = (double)samples, loss = sum[SQUARED_ERROR] / n,

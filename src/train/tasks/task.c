@@ -1,4 +1,7 @@
-/* task.c: the table of training tasks, and the choice of a run's. */
+/* task.c: the table of training tasks, and the choice of a run's.
+ *
+ * A task is found by its name, by the data of a new run, by the data spec of a run that is opened, or by a model's
+ * name; each lookup is for callers that know no more than that. */
 #include "train/tasks/task.h"
 
 #include <stdio.h>
@@ -20,6 +23,8 @@ const tarn__task *tarn__task_named(const char *name)
     return NULL;
 }
 
+/* The first one that accepts the data; classifying has no such function and takes the rest, so regression is never
+ * found here: a table's target tells it once it is open. */
 const tarn__task *tarn__task_of_data(const char *data)
 {
     int i = 0;
@@ -89,6 +94,7 @@ tarn_train_report tarn__report_of_evaluation(const tarn__evaluation *e)
                                .r2 = e->r2};
 }
 
+/* By the last metric of the task's lines, and by the ones before it where that is equal or not a number. */
 bool tarn__task_is_better(const tarn__task *task, const tarn__evaluation *a, const tarn__evaluation *b)
 {
     const tarn_train_report x = tarn__report_of_evaluation(a), y = tarn__report_of_evaluation(b);
@@ -125,6 +131,7 @@ bool tarn_train_option_applies(const char *name, const char *task)
     return tarn__train_option_applies(name, known->bit);
 }
 
+/* A model without a name is chosen later, and fits. */
 bool tarn__task_check(const char *function, const tarn__task *task, const tarn_train_options *o)
 {
     if (!tarn__train_options_apply(function, o, task->bit))
@@ -136,6 +143,7 @@ bool tarn__task_check(const char *function, const tarn__task *task, const tarn_t
                        is_language ? "text (text:FILE, shards:FOLDER or FILE.jsonl)" : "samples with labels", o->data);
 }
 
+/* "auto" is bf16 only where the task gains by it and the backend computes in it. */
 void tarn__precision_resolve(tarn_train_options *options, tarn_device device, const tarn__task *task)
 {
     const tarn__backend *backend = tarn__backend_at(device.backend);
