@@ -204,6 +204,58 @@ static void a_server_without_a_model_ends(void **state)
     first_is_gone = false;
 }
 
+/* The answer of a connection that is kept open goes out before the server ends. */
+static void the_last_answer_is_sent(void **state)
+{
+    (void)state;
+    begin_models((tarn__api_options){0});
+    first_is_gone = true;
+    const char request[] = "POST /admin/load HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                           "Content-Length: 18\r\n\r\n{\"model\":\"broken\"}";
+    int s = dial();
+    assert_int_equal(send(s, request, sizeof(request) - 1, MSG_NOSIGNAL), sizeof(request) - 1);
+    assert_contains(hear(s, NULL), "\"code\":\"load_failed\"");
+    close(s);
+    pthread_join(thread, NULL);
+    tarn__api_free(api);
+    first_is_gone = false;
+}
+
+/* Two requests for models are prepared at once, behind others that keep the pool busy: both are answered, and one of
+ * them, or both in turn, load a model. */
+static void two_changes_at_once_are_answered(void **state)
+{
+    (void)state;
+    enum { BYTES = 300000, BUSY = 2 };
+    char *long_text = malloc(BYTES + 64);
+    int length = snprintf(long_text, 64, "{\"content\":\"");
+    memset(long_text + length, 'a', BYTES);
+    snprintf(long_text + length + BYTES, 8, "\"}");
+    begin_models((tarn__api_options){0});
+    for (int round = 0; round < 4; round++) {
+        int busy[BUSY], change[2];
+        for (int i = 0; i < BUSY; i++)
+            say(busy[i] = dial(), "POST", "/tokenize", "", long_text);
+        for (int i = 0; i < 2; i++)
+            say(change[i] = dial(), "POST", "/admin/load", "",
+                (i + round) % 2 ? "{\"model\":\"first\"}" : "{\"model\":\"org/the second\"}");
+        int loaded = 0;
+        for (int i = 0; i < 2; i++) {
+            const char *heard = hear(change[i], NULL);
+            loaded += strstr(heard, "\"loaded\":true") != NULL;
+            assert_true(strstr(heard, "\"loaded\":true") || strstr(heard, "\"code\":\"loading\""));
+            close(change[i]);
+        }
+        assert_true(loaded > 0);
+        for (int i = 0; i < BUSY; i++)
+            close(busy[i]);
+        for (int i = 0; i < 500 && !strstr(ask("GET", "/health", "", ""), "200 OK"); i++)
+            nanosleep(&(struct timespec){0, 10 * 1000 * 1000}, NULL);
+    }
+    free(long_text);
+    end(1);
+}
+
 static void a_stop_ends_a_change(void **state)
 {
     (void)state;
@@ -242,6 +294,7 @@ int main(void)
         cmocka_unit_test(wrong_requests_change_nothing), cmocka_unit_test(running_requests_end_first),
         cmocka_unit_test(long_requests_are_ended),       cmocka_unit_test(a_server_without_a_model_ends),
         cmocka_unit_test(a_stop_ends_a_change),          cmocka_unit_test(a_change_needs_a_key),
+        cmocka_unit_test(the_last_answer_is_sent),       cmocka_unit_test(two_changes_at_once_are_answered),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

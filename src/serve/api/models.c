@@ -17,7 +17,6 @@ static void answer_change(tarn__api *a, tarn__api_job *job, const tarn__api_erro
     json_t *root = error->status ? NULL : tarn__api_model_entry(a, a->loaded);
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     tarn__http_exchange *x = job->exchange;
-    a->change = NULL;
     job->exchange = NULL;
     json_decref(root);
     if (text) {
@@ -34,6 +33,13 @@ static void answer_change(tarn__api *a, tarn__api_job *job, const tarn__api_erro
 /* From here on requests with POST get status 503, until a model is loaded. */
 void tarn__api_change_model(tarn__api *a, tarn__api_job *job)
 {
+    if (a->state == TARN__API_DRAINING) { /* two requests were prepared at once, and the other one came first */
+        tarn__api_error error = {0};
+        tarn__api_refuse(&error, 503, "loading", NULL,
+                         "another model is loaded as soon as running requests have ended");
+        tarn__api_fail(a, job, &error);
+        return;
+    }
     if (job->wanted_model == a->loaded) {
         answer_change(a, job, &(tarn__api_error){0});
         return;
@@ -93,6 +99,7 @@ void tarn__api_on_loaded(void *ctx)
     if (a->load_error[0])
         tarn__api_refuse(&error, 500, "load_failed", "model", "%s", a->load_error);
     tarn__api_job *job = a->change;
+    a->change = NULL;
     if (job) {
         answer_change(a, job, &error);
         tarn__api_free_if_over(a, job);

@@ -10,6 +10,8 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
 #include <event2/listener.h>
 #include <event2/util.h>
 #include <signal.h>
@@ -51,6 +53,7 @@ const char *tarn__http_status_text(int status)
                  {404, "Not Found"},
                  {405, "Method Not Allowed"},
                  {408, "Request Timeout"},
+                 {409, "Conflict"},
                  {413, "Content Too Large"},
                  {415, "Unsupported Media Type"},
                  {417, "Expectation Failed"},
@@ -292,8 +295,14 @@ void tarn__http_server_stop(tarn__http_server *s, int seconds)
         event_base_loopbreak(s->base);
     for (tarn__http_exchange *x = s->connections, *next; x; x = next) { /* those between two requests */
         next = x->next;
-        if (!x->is_open && !x->is_closing && !x->request.head_size)
+        if (x->is_open || x->is_closing || x->request.head_size)
+            continue;
+        if (evbuffer_get_length(bufferevent_get_output(x->socket)) == 0) {
             tarn__http_connection_drop(x);
+        } else { /* the last answer goes out first */
+            x->is_closing = true;
+            bufferevent_disable(x->socket, EV_READ);
+        }
     }
     tarn__http_server_answered(s);
 }
