@@ -541,6 +541,26 @@ def a_model_is_chosen(browser, folder):
         other.close()
 
 
+def an_adapter_is_chosen(browser, folder):
+    """Adapters are in the list of models, and are chosen for one's own requests alone."""
+    random_model.write_adapter(folder.parent / "adapter", 1, 2, ["q_proj", "v_proj"])
+    with served(folder, "--lora", f"formal={folder.parent / 'adapter'}") as (url, _):
+        tab, other = Tab(browser, url), Tab(browser, url)
+        choice = tab.page.get_by_label("Model", exact=True)
+        for one in (tab, other):
+            one.page.goto("/")
+            expect(one.page.locator("#model")).to_have_value("random")
+        expect(choice.locator("option")).to_have_text(["random", "formal"])
+        choice.select_option("formal")
+        for one, model in ((tab, "formal"), (other, "random")):
+            one.send("Hello")
+            one.finish(1)
+            assert one.sent[-1]["model"] == model, one.sent[-1]
+        expect(choice).to_have_value("formal")
+        tab.close()
+        other.close()
+
+
 # ---- tests of the status page
 
 
@@ -644,7 +664,7 @@ CHAT = [headers_and_policy, markdown_is_shown, attacks_stay_text, long_texts_tak
         messages_are_edited_and_answered_again, settings_reach_the_server, conversations_are_kept, errors_are_sentences,
         a_failed_answer_leaves_turns, thinking_is_folded, keys_work, the_theme_can_be_changed, a_phone_has_room,
         status_follows_the_server, a_hidden_page_asks_for_nothing, the_status_fits_a_phone]
-SERVERS = [a_server_that_goes_is_reported, a_key_and_no_template, a_model_is_chosen]
+SERVERS = [a_server_that_goes_is_reported, a_key_and_no_template, a_model_is_chosen, an_adapter_is_chosen]
 
 
 def run(name, test):
@@ -674,7 +694,7 @@ def check_all(browser, scratch, options):
         if options.pictures:
             os.makedirs(options.pictures, exist_ok=True)
             pictures(browser, url, options.pictures)
-    for test, folder in zip(SERVERS, (chat, plain, chat)):
+    for test, folder in zip(SERVERS, (chat, plain, chat, chat)):
         if re.search(options.only, test.__name__):
             failed += run(test.__name__, lambda: test(browser, folder))
     return failed

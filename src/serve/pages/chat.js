@@ -40,9 +40,10 @@ function save(conversation) {
 async function look() {
   try {
     const models = await requestJson("/v1/models"), props = await requestJson("/props");
-    const names = models.data.map((m) => m.id);
+    const names = models.data.map((m) => m.id), chosen = element("model").value;
+    server.usable = models.data.filter((m) => m.loaded).map((m) => m.id); // the model and its adapters
     element("model").replaceChildren(...names.map((name) => make("option", { value: name, textContent: name })));
-    element("model").value = props.model;
+    element("model").value = server.usable.includes(chosen) ? chosen : props.model;
     element("model").disabled = names.length < 2;
     element("model").title = element("model").value;
     Object.assign(server, { isReady: true, isChat: props.chat_template, context: props.context });
@@ -58,8 +59,12 @@ async function look() {
   setState();
 }
 
-// One model is loaded at a time, for all clients of the server: another one takes its place.
+// One model is loaded at a time, for all clients of the server: another one takes its place. Its adapters are there.
 async function changeModel(name) {
+  if (server.usable.includes(name)) {
+    element("model").title = name;
+    return;
+  }
   server.isReady = false;
   element("model").disabled = true;
   setState();
