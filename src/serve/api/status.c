@@ -145,11 +145,13 @@ void tarn__api_add_counters(tarn_engine_stats *to, const tarn_engine_stats *from
     to->new_tokens += from->new_tokens;
     to->steps += from->steps;
     to->preemptions += from->preemptions;
+    to->swapped_out += from->swapped_out;
+    to->swapped_in += from->swapped_in;
 }
 
 void tarn__api_answer_metrics(tarn__api *a, tarn__http_exchange *x)
 {
-    tarn_engine_stats stats;
+    tarn_engine_stats stats = {0};
     char *text = NULL;
     size_t size = 0;
     tarn__api_error error = {0};

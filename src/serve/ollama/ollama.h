@@ -39,7 +39,7 @@ char *tarn__ollama_calls(const tarn__api_job *job, const tarn__api_model *model,
 char *tarn__ollama_loaded(const tarn__api_job *job, const tarn__api_model *model);
 
 /* /api/show. */
-char *tarn__ollama_show(const tarn__api_model *model);
+char *tarn__ollama_show(const tarn__api_model *model, bool is_adapter);
 
 /* GET of /api/tags, /api/ps and /api/version. */
 void tarn__ollama_answer_tags(tarn__api *api, tarn__http_exchange *exchange);

@@ -175,13 +175,13 @@ static json_t *adapter_entry(const tarn__api *a, int index)
 
 /* Members that clients look at: "capabilities" above all, by which they offer tools. "tools" stands where there is a
  * chat template. */
-char *tarn__ollama_show(const tarn__api_model *model)
+char *tarn__ollama_show(const tarn__api_model *model, bool is_adapter)
 {
     const tarn_model_info *info = &model->info;
     json_t *capabilities = json_pack("[s]", "completion");
     if (model->has_template)
         json_array_append_new(capabilities, json_string("tools"));
-    return dump(json_pack("{s:o,s:{s:s,s:I,s:I,s:I,s:I,s:I},s:o}", "details", details(model, false), "model_info",
+    return dump(json_pack("{s:o,s:{s:s,s:I,s:I,s:I,s:I,s:I},s:o}", "details", details(model, is_adapter), "model_info",
                           "general.architecture", info->type, "context_length", (json_int_t)model->context,
                           "block_count", (json_int_t)info->layers, "embedding_length", (json_int_t)info->hidden_size,
                           "attention.head_count", (json_int_t)info->heads, "vocab_size", (json_int_t)info->vocab_size,

@@ -264,7 +264,7 @@ static bool show(tarn__api_job *job, const tarn__api_model *model, tarn__body *f
     if (!read_model(job, f, to) || !tarn__body_unsupported(f, "verbose") || !tarn__body_unsupported(f, "system") ||
         !tarn__body_unsupported(f, "template") || !tarn__body_unsupported(f, "options") || !tarn__body_end(f))
         return false;
-    job->answer = has_model(job, model, to) ? tarn__ollama_show(model) : NULL;
+    job->answer = has_model(job, model, to) ? tarn__ollama_show(model, job->options.adapter > 0) : NULL;
     return job->answer != NULL;
 }
 
