@@ -11,7 +11,7 @@
 #define OPENS_MODEL \
     (TARN__EVAL | TARN__PREDICT | TARN__OPENS_LM | TARN__BENCH_SERVE | TARN__INSPECT | TARN__QUANTIZE | TARN__CONVERT)
 
-enum { MAX_NAMES = TARN__MODELS_MAX + 4 }; /* arguments, and four options */
+enum { MAX_NAMES = TARN__MODELS_MAX + 5 }; /* arguments, and five options */
 
 /* The path of a model in the cache, in static storage; else `name`. */
 static const char *path_of(const char *name)
@@ -64,7 +64,8 @@ static void replace(char *name, size_t size)
 
 bool tarn__hub_options(tarn__options *options)
 {
-    const char **const names[] = {&options->model, &options->adapter, &options->convert_base, &options->tokenizer};
+    const char **const names[] = {&options->model, &options->adapter, &options->convert_base, &options->tokenizer,
+                                  &options->draft_model};
     _Static_assert(sizeof(names) / sizeof(names[0]) + TARN__MODELS_MAX <= MAX_NAMES, "MAX_NAMES is too small");
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !tarn_failed(); i++)
         *names[i] = path_of(*names[i]);

@@ -122,7 +122,8 @@ static int print_text(void)
            TARN__HAVE_ZLIB ? "zlib" : "none, so gzip data files must be unpacked first (zlib1g-dev brings it)");
     printf("  JPEG     %s\n",
            TARN__HAVE_JPEG ? "libjpeg-turbo" : "none, so JPEG images are errors (libjpeg62-turbo-dev brings it)");
-    printf("  HTTP     %s\n", TARN__HAVE_EVENT ? "libevent" : "none, so no tarn board (libevent-dev brings it)");
+    printf("  HTTP     %s\n",
+           TARN__HAVE_EVENT ? "libevent" : "none, so no tarn serve and board (libevent-dev brings it)");
     printf("  download %s\n", TARN__HAVE_CURL ? "libcurl" : "none, so no tarn pull (libcurl4-openssl-dev brings it)");
     printf("  threads  %d\n", tarn_threads());
     tarn__heading("devices");

@@ -66,6 +66,9 @@ static bool list(tarn__hub_session *session, tarn__hub_listing *listing)
     tarn__hub_request request = {.url = url, .begin = begin_text, .body = add_text, .ctx = &json};
     good = good && tarn__hub_request_retried(session, o->repo, &request, &response, &none) &&
            tarn__hub_listing_read(o->repo, json.bytes ? json.bytes : "", json.length, listing);
+    if (good && tarn__hub_is_sha1(o->revision) && strcmp(o->revision, listing->commit) != 0)
+        good = tarn_set_error(TARN_ERROR_FORMAT, "'%s': the hub answers with commit %s; expected %s", o->repo,
+                              listing->commit, o->revision);
     free(json.bytes);
     return good;
 }

@@ -125,6 +125,9 @@ def a_model_is_laid_out():
     offline = pull(name, cache, 0, HF_ENDPOINT="http://127.0.0.1:1", HF_HUB_OFFLINE="1")
     check(str(top / "snapshots" / repo.commit) in offline, "offline the cache answers")
     check("HF_HUB_OFFLINE" in pull("org/absent", cache, 1, HF_HUB_OFFLINE="ON"), "and says what it lacks")
+    found = json.loads(pull(name, cache, 0, "--json", HF_HUB_OFFLINE="1").splitlines()[-1])
+    check(found["commit"] == repo.commit, f"the commit offline: {found}")
+    check("--include" in pull(name, cache, 1, "--include", "absent", HF_HUB_OFFLINE="1"), "it chooses nothing offline")
     home = scratch / "other"
     run(["pull", name], cache, HF_HUB_CACHE="", HF_HOME=str(home))
     check((home / "hub" / top.name / "refs/main").exists(), "HF_HOME")
@@ -137,6 +140,8 @@ def revisions_are_apart():
     repo = hub.add(name, BASE)
     repo.refs |= {"v1.0": repo.commit, "refs/pr/1": repo.commit}
     pull(name, cache, 0, "--revision", "refs/pr/1")
+    repo.refs["a" * 40] = repo.commit
+    check("answers with commit" in pull(name, cache, 1, "--revision", "a" * 40), "another commit than the one asked for")
     check((folder(cache, name) / "refs/refs/pr/1").read_text() == repo.commit, "a ref with slashes")
     check(any("/revision/refs%2Fpr%2F1?" in r["raw"] for r in hub.requests), "which is quoted in the URL")
     check("run `tarn pull org/revisions`" in run(["inspect", name], cache, 1), "main is not there")

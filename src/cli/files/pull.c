@@ -139,8 +139,17 @@ static int find_offline(const tarn__options *o, const tarn__hub_settings *settin
                 o->words[0], tarn__escaped(o->revision));
         return TARN__FAILED;
     }
+    if (o->include_count > 0) {
+        fprintf(
+            stderr,
+            "tarn pull: HF_HUB_OFFLINE is set, and --include chooses among the hub's files; '%s' has what is there\n",
+            tarn__escaped(path));
+        return TARN__FAILED;
+    }
+    tarn__hub_listing found = {.count = 0};
+    snprintf(found.commit, sizeof(found.commit), "%s", commit);
     if (o->json)
-        print_json(o, &(tarn__hub_listing){.commit = ""}, path);
+        print_json(o, &found, path);
     else if (!o->quiet)
         printf("%s\n", tarn__escaped(path));
     return TARN__DONE;

@@ -14,6 +14,7 @@
 
 #include "cli/cli.h"
 #include "cli/lm/lm_common.h"
+#include "hub/hub.h"
 #include "tarn_features.h"
 
 #if TARN__HAVE_EVENT && TARN__HAVE_JANSSON
@@ -91,11 +92,19 @@ static const char *lora_path(const char *option)
     return strchr(option, '=') + 1;
 }
 
+/* A path, or a name in the cache of `tarn pull`. */
+static bool add_adapter(tarn_engine *engine, const char *name)
+{
+    char path[TARN__HUB_PATH];
+    const char *found = tarn__hub_open(name, path) ? path : name;
+    return !tarn_failed() && tarn_engine_add_adapter(engine, found) >= 0;
+}
+
 static bool add_adapters(tarn_engine *engine, char *error, size_t error_size, void *ctx)
 {
     const serving *s = ctx;
     for (int i = 0; i < s->options->lora_count; i++)
-        if (tarn_engine_add_adapter(engine, lora_path(s->options->loras[i])) < 0) {
+        if (!add_adapter(engine, lora_path(s->options->loras[i]))) {
             int begun = snprintf(error, error_size, "--lora %s: ", tarn__escaped(s->lora[i]));
             size_t used = (size_t)begun < error_size ? (size_t)begun : error_size - 1;
             tarn__user_error("serve", error + used, error_size - used);

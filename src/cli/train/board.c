@@ -233,9 +233,10 @@ int tarn__board(const tarn__options *options)
     tarn__http_options http = tarn__http_options_default();
     char error[256];
     struct stat found;
-    if (stat(b.folder, &found) != 0 || !S_ISDIR(found.st_mode)) {
+    bool is_there = stat(b.folder, &found) == 0;
+    if (!is_there || !S_ISDIR(found.st_mode)) {
         fprintf(stderr, "tarn board: %s is not a folder of runs: %s\n", tarn__escaped(b.folder),
-                errno ? strerror(errno) : "it is a file");
+                is_there ? "it is a file" : strerror(errno));
         return TARN__FAILED;
     }
     http.port = (int)options->port;
