@@ -113,12 +113,12 @@ tarn_tensor *tarn__lora_low_rank(tarn_tensor *x, tarn_tensor *a, tarn_tensor *b,
 }
 
 /* True where the layer's update is added as that of a group's rows (lora_groups.h), so that a request's results are
- * bitwise identical by either. */
+ * bitwise identical by either. Rows with the bits that they have alone take the way of one row. */
 static bool adds_as_groups(const tarn_module *layer)
 {
     const tarn__adapter *adapter = layer->adapter;
-    return tarn__batch_invariant() && adapter && !adapter->is_tokens && !adapter->has_magnitude &&
-           !tarn_grad_enabled() && !drops_out(layer);
+    return tarn__batch_invariant() == TARN__INVARIANT_BATCH && adapter && !adapter->is_tokens &&
+           !adapter->has_magnitude && !tarn_grad_enabled() && !drops_out(layer);
 }
 
 static tarn_tensor *add_update(const tarn_module *layer, tarn_tensor *x, tarn_tensor *y)
