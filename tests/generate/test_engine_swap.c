@@ -71,7 +71,7 @@ static void run(tarn_engine *engine, request *r, int count, uint64_t *seed)
         assert_ok();
         take_outputs(engine, r, added);
         int last = added - 1;
-        if (count > 1 && r[last].reason == TARN_FINISH_NONE && random_below(seed, 16) == 0) {
+        if (count > 1 && added > 0 && r[last].reason == TARN_FINISH_NONE && random_below(seed, 16) == 0) {
             assert_true(tarn_engine_cancel(engine, r[last].number));
             take_outputs(engine, r, added);
             added--;
