@@ -90,6 +90,32 @@ static bool add_all(tarn_ema *ema, const tarn_module *module)
     return good && !tarn_failed();
 }
 
+typedef struct owned {
+    const tarn_optimizer *optimizer;
+    int count;
+} owned;
+
+static bool count_owned(const tarn__parameter *parameter, void *ctx)
+{
+    owned *o = ctx;
+    o->count += parameter->tensor->optimizer == (const void *)o->optimizer;
+    return true;
+}
+
+/* The optimizer trains parameters of the module alone, and they are not averages. */
+static bool check_pair(const tarn_module *module, const tarn_optimizer *optimizer)
+{
+    owned o = {.optimizer = optimizer};
+    tarn__module_walk_over(module, TARN__MODULE_PARAMETERS, count_owned, &o);
+    if (o.count < optimizer->flats.segments)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "ema_new: the module has %d of the %d parameters that the optimizer trains; it must be the "
+                           "optimizer's module",
+                           o.count, optimizer->flats.segments);
+    return !optimizer->averaged ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "ema_new: averages are applied; call tarn_ema_restore() first");
+}
+
 tarn_ema *tarn_ema_new_sized(tarn_module *module, tarn_optimizer *optimizer, const tarn_ema_options *options,
                              size_t options_size)
 {
@@ -102,6 +128,8 @@ tarn_ema *tarn_ema_new_sized(tarn_module *module, tarn_optimizer *optimizer, con
         tarn__raise(TARN_ERROR_ARGUMENT, "ema_new: .decay is %g; required, must be above 0 and below 1", chosen.decay);
         return NULL;
     }
+    if (!check_pair(module, optimizer))
+        return NULL;
     tarn_ema *ema = tarn__alloc(sizeof(*ema));
     if (!ema)
         return NULL;
@@ -115,10 +143,23 @@ tarn_ema *tarn_ema_new_sized(tarn_module *module, tarn_optimizer *optimizer, con
     return NULL;
 }
 
+/* Averages that are applied stay, as values of the parameters: master weights are read from them before the next
+ * step. */
+static void keep_applied(const tarn_ema *ema)
+{
+    tarn__flat_buffers *flats = &ema->optimizer->flats;
+    if (ema->optimizer->averaged != ema)
+        return;
+    ema->optimizer->averaged = NULL;
+    for (int i = 0; i < flats->segments; i++)
+        flats->segment[i].version = flats->segment[i].parameter->storage->version - 1;
+}
+
 void tarn_ema_free(tarn_ema *ema)
 {
     if (!ema)
         return;
+    keep_applied(ema);
     for (int i = 0; i < ema->count; i++) {
         tarn_free(ema->list[i].source);
         tarn_free(ema->list[i].average);
@@ -212,9 +253,8 @@ bool tarn_ema_update(tarn_ema *ema)
     static const char *const function = "ema_update";
     if (tarn_failed() || !check(function, ema) || !check_place(function, ema))
         return false;
-    if (ema->optimizer->is_averaged)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the averages are applied; call tarn_ema_restore() first",
-                           function);
+    if (ema->optimizer->averaged)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: averages are applied; call tarn_ema_restore() first", function);
     tarn_scope *scope = tarn_scope_open();
     bool good = scope && tarn__flat_refresh_master(&ema->optimizer->method, &ema->optimizer->flats) && update(ema);
     tarn_scope_close(scope);
@@ -266,7 +306,7 @@ static bool switch_one(tarn_ema *ema, const averaged *a)
         return exchange(a->source, a->average);
     }
     const tarn__flat_group *group = &ema->optimizer->flats.group[a->group];
-    bool is_applied = ema->optimizer->is_averaged,
+    bool is_applied = ema->optimizer->averaged == ema,
          good = group->buffer[TARN__MASTER] ? tarn__copy_elements("ema_apply", group->buffer[TARN__PARAMETER],
                                                                   is_applied ? group->buffer[TARN__MASTER] : a->average)
                                             : exchange_chunks(a->source, a->average);
@@ -279,13 +319,13 @@ static bool switch_all(const char *function, tarn_ema *ema)
     if (!check_place(function, ema))
         return false;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && (ema->optimizer->is_averaged ||
+    bool good = scope && (ema->optimizer->averaged ||
                           tarn__flat_refresh_master(&ema->optimizer->method, &ema->optimizer->flats));
     for (int i = 0; good && i < ema->count; i++)
         good = switch_one(ema, &ema->list[i]);
     tarn_scope_close(scope);
     if (good)
-        ema->optimizer->is_averaged = !ema->optimizer->is_averaged;
+        ema->optimizer->averaged = ema->optimizer->averaged ? NULL : ema;
     return good || tarn__raise_within(function);
 }
 
@@ -294,7 +334,7 @@ bool tarn_ema_apply(tarn_ema *ema)
     static const char *const function = "ema_apply";
     if (tarn_failed() || !check(function, ema))
         return false;
-    return !ema->optimizer->is_averaged
+    return !ema->optimizer->averaged
                ? switch_all(function, ema)
                : tarn__raise(TARN_ERROR_ARGUMENT, "%s: averages are applied already; call tarn_ema_restore() first",
                              function);
@@ -305,10 +345,11 @@ bool tarn_ema_restore(tarn_ema *ema)
     static const char *const function = "ema_restore";
     if (tarn_failed() || !check(function, ema))
         return false;
-    return ema->optimizer->is_averaged
+    return ema->optimizer->averaged == ema
                ? switch_all(function, ema)
-               : tarn__raise(TARN_ERROR_ARGUMENT, "%s: the averages are not applied; call tarn_ema_apply() first",
-                             function);
+               : tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s; call tarn_ema_apply() first", function,
+                             ema->optimizer->averaged ? "the averages of another one are applied"
+                                                      : "the averages are not applied");
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -343,8 +384,8 @@ static bool check_file_use(const char *function, const tarn_ema *ema)
 {
     if (tarn_failed() || !check(function, ema) || !check_place(function, ema))
         return false;
-    return !ema->optimizer->is_averaged ||
-           tarn__raise(TARN_ERROR_ARGUMENT, "%s: the averages are applied; call tarn_ema_restore() first", function);
+    return !ema->optimizer->averaged ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "%s: averages are applied; call tarn_ema_restore() first", function);
 }
 
 bool tarn_ema_save(tarn_ema *ema, const char *path)

@@ -291,7 +291,7 @@ bool tarn_optimizer_step(tarn_optimizer *optimizer)
     if (tarn_failed() || !tarn__check_optimizer("optimizer_step", optimizer) ||
         (optimizer->clipping.is_pending && !tarn__clip_is_current(optimizer, "optimizer_step")))
         return false;
-    if (optimizer->is_averaged)
+    if (optimizer->averaged)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "optimizer_step: the parameters are averages; call tarn_ema_restore() first");
     tarn_scope *scope = tarn_scope_open();

@@ -133,7 +133,7 @@ struct tarn_optimizer {
     tarn_schedule schedule;
     int64_t steps; /* taken so far */
     tarn__clipping clipping;
-    bool is_averaged; /* the parameters are averages: between tarn_ema_apply() and tarn_ema_restore() */
+    const tarn_ema *averaged; /* whose averages the parameters are, from tarn_ema_apply() to its restore; NULL: none */
 };
 
 bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer);

@@ -205,6 +205,41 @@ static void a_resumed_average_is_bitwise_identical(void **state)
     }
 }
 
+/* Of two averages over one optimizer only the one that is applied can be restored; one that is freed leaves its values
+ * to training. */
+static void averages_do_not_mix(void **state)
+{
+    (void)state;
+    for (tarn_dtype dtype = TARN_F32; dtype <= TARN_F16; dtype++) {
+        tarn_module *module = module_of(dtype), *other = tarn_linear(3, 2, cpu);
+        tarn_optimizer *optimizer = optimizer_of(module);
+        tarn_ema_options options = {.decay = 0.5};
+        tarn_ema *one = tarn_ema_new(module, optimizer, &options), *two = tarn_ema_new(module, optimizer, &options);
+        train(module, optimizer, 0);
+        assert_true(tarn_ema_update(one) && tarn_ema_apply(one));
+        assert_false(tarn_ema_restore(two));
+        assert_error(TARN_ERROR_ARGUMENT, "ema_restore: the averages of another one are applied");
+        assert_null(tarn_ema_new(module, optimizer, &options));
+        assert_error(TARN_ERROR_ARGUMENT, "ema_new: averages are applied");
+        assert_null(tarn_ema_new(other, optimizer, &options));
+        assert_error(TARN_ERROR_ARGUMENT, "ema_new: the module has 0 of the ");
+
+        tarn_tensor *weight = tarn_module_parameter(module, 0), *kept = tarn_clone(weight);
+        tarn_ema_free(one);
+        tarn_ema *three = tarn_ema_new(module, optimizer, &options); /* begins with the master weights */
+        assert_true(tarn_ema_apply(three));
+        assert_memory_equal(tarn_data(weight), tarn_data(kept), (size_t)tarn_bytes(kept));
+        assert_true(tarn_ema_restore(three));
+        train(module, optimizer, 1);
+        tarn_ema_free(three);
+        tarn_ema_free(two);
+        tarn_optimizer_free(optimizer);
+        tarn_module_free(module);
+        tarn_module_free(other);
+        assert_ok();
+    }
+}
+
 static void a_file_of_another_module_changes_nothing(void **state)
 {
     (void)state;
@@ -279,7 +314,7 @@ int main(void)
         in_scope(the_average_is_that_of_the_formula),       in_scope(the_average_of_16_bit_parameters_is_in_f32),
         in_scope(restoring_is_bitwise_identical),           in_scope(a_resumed_average_is_bitwise_identical),
         in_scope(a_file_of_another_module_changes_nothing), in_scope(applied_averages_are_not_trained),
-        in_scope(a_module_that_was_moved_is_an_error),
+        in_scope(a_module_that_was_moved_is_an_error),      in_scope(averages_do_not_mix),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
