@@ -72,8 +72,8 @@ static double linear_step(const resampling *r, bool align_corners)
     return r->scale > 0 ? 1 / r->scale : (double)r->in / (double)r->out;
 }
 
-/* x[i] + (x[i + 1] - x[i]) · weight, with the fraction of the coordinate as weight; beyond the last element there is
- * only that. */
+/* x[i] · (1 - weight) + x[i + 1] · weight, with the fraction of the coordinate as weight; beyond the last element there
+ * is only that. Their difference could overflow. */
 static tarn_tensor *resample_linear(tarn_tensor *x, const resampling *r, bool align_corners)
 {
     double step = linear_step(r, align_corners), last = (double)(r->in - 1);
@@ -89,7 +89,7 @@ static tarn_tensor *resample_linear(tarn_tensor *x, const resampling *r, bool al
     tarn_tensor *second = tarn_cast(tarn_clamp(tarn_add(whole, tarn_scalar(1)), 0, last), TARN_I64);
     tarn_tensor *weight = tarn_reshape(tarn_cast(tarn_sub(at, whole), x->view.dtype), along);
     tarn_tensor *a = tarn_index_select(x, r->axis, first), *b = tarn_index_select(x, r->axis, second);
-    return tarn_add(a, tarn_mul(tarn_sub(b, a), weight));
+    return tarn_add(tarn_mul(a, tarn_sub(tarn_scalar(1), weight)), tarn_mul(b, weight));
 }
 
 /* 16-bit images are blended in f32 and rounded once. */
