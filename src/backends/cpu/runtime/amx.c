@@ -3,8 +3,12 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
+#include <errno.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/error.h"
 
 #define LEAF_1_OSXSAVE (1u << 27)
 #define LEAF_7_AMX (1u << 22 | 1u << 24 | 1u << 25) /* edx: bf16, tile, int8 */
@@ -26,8 +30,14 @@ bool tarn__cpu_amx_usable(void)
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & LEAF_1_OSXSAVE) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) ||
         (d & LEAF_7_AMX) != LEAF_7_AMX)
         return false;
-    return (xcr0() & XCR0_TILES) == XCR0_TILES && __builtin_cpu_supports("avx512vnni") &&
-           syscall(SYS_arch_prctl, REQUEST_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
+    if ((xcr0() & XCR0_TILES) != XCR0_TILES || !__builtin_cpu_supports("avx512vnni"))
+        return false;
+    if (syscall(SYS_arch_prctl, REQUEST_XCOMP_PERM, XFEATURE_TILE_DATA) == 0)
+        return true;
+    /* an alternate signal stack without space for the tiles, or a filter of system calls */
+    tarn__log(TARN_LOG_WARNING, "the instruction level amx is not used: the system refuses the state of tiles: %s",
+              strerror(errno));
+    return false;
 }
 #else
 bool tarn__cpu_amx_usable(void)
