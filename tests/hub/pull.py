@@ -141,7 +141,7 @@ def revisions_are_apart():
     repo.refs |= {"v1.0": repo.commit, "refs/pr/1": repo.commit}
     pull(name, cache, 0, "--revision", "refs/pr/1")
     repo.refs["a" * 40] = repo.commit
-    check("answers with commit" in pull(name, cache, 1, "--revision", "a" * 40), "another commit than the one asked for")
+    check("answers with commit" in pull(name, cache, 1, "--revision", "a" * 40), "another commit than asked for")
     check((folder(cache, name) / "refs/refs/pr/1").read_text() == repo.commit, "a ref with slashes")
     check(any("/revision/refs%2Fpr%2F1?" in r["raw"] for r in hub.requests), "which is quoted in the URL")
     check("run `tarn pull org/revisions`" in run(["inspect", name], cache, 1), "main is not there")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/dist: the same commit gives the same bytes, all of its files are in the tarball, and changes that would be left
-# out are an error.
+# scripts/dist: the same commit gives the same bytes, all of its files are in the tarball, and changes that would be
+# left out are an error.
 set -euo pipefail
 
 source=${TARN_SOURCE_DIR:?set by the build}
