@@ -290,8 +290,10 @@ tarn__http_server *tarn__api_server(tarn__api *a)
 bool tarn__api_run(tarn__api *a, char *error, size_t error_size)
 {
     tarn__http_server_run(a->server);
-    snprintf(error, error_size, "%s", a->load_error);
-    return a->state != TARN__API_FAILED;
+    /* while a model is loaded load_error is the engine's thread's; FAILED is the end of that */
+    bool has_failed = a->state == TARN__API_FAILED;
+    snprintf(error, error_size, "%s", has_failed ? a->load_error : "");
+    return !has_failed;
 }
 
 /* The threads first: nothing is posted afterwards. Then the server, whose connections tell their jobs; jobs that the

@@ -187,8 +187,8 @@ static void unload(tarn__api *a)
     a->loaded = -1;
 }
 
-/* Opens model, tokenizer and engine. False: load_error says why. */
-/* What a load that fails half-way leaves behind is freed by unload(), or with the API. */
+/* Opens model, tokenizer and engine. False: load_error says why. What a load that fails half-way leaves behind is freed
+ * by unload(), or with the API. */
 static bool load(tarn__api *a, int index)
 {
     tarn__api_model *m = &a->model;
