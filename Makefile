@@ -100,14 +100,15 @@ asan: ## build and test with the address and undefined-behavior sanitizers
 	@scripts/build asan
 	@scripts/test asan -E '$(SLOW_TESTS)'
 
-# Without programs that start no threads, or none of their own: the command (its callees are tested by themselves), parsers,
-# accounts of memory, families of operations (ops.cases has all of them; not its gradient checks, which start no threads,
-# and its layouts, of which few do), MNIST in train.train (which trains a lenet on fewer images, too). check-long runs all.
+# Without programs that start no threads, or none of their own: the command (its callees are tested by themselves),
+# parsers, engines with one thread (generate.engine_threads has several), sequences of small kernels, accounts of
+# memory, families of operations (ops.cases has all of them; not its gradient checks, which start no threads, and its
+# layouts, of which few do), MNIST in train.train (which trains a lenet on fewer images, too). check-long runs all.
 tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
 	@TARN_TEST_QUICK=1 TARN_TEST_SKIP='*: *agree*' TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} \
-	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.engine|train\.(quantized|finetune|finetune_chat|plan|precision|ranks|step_graph_memory))$$'
+	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_adapters|engine_swap|speculate)|nn\.recurrent|train\.(ema|quantized|finetune|finetune_chat|plan|precision|ranks|step_graph_memory))$$'
 
 valgrind: ## run tests of the release build under valgrind
 	@scripts/bootstrap valgrind
