@@ -13,6 +13,9 @@ import torch
 import compare
 import tarn
 
+# A recurrence is a network, and has the bar of one: the errors of its gates, up to 4 ulp each, add up over the steps.
+RECURRENCE = compare.LONG + 1
+
 nn = torch.nn
 
 
@@ -230,20 +233,21 @@ LAYERS.update({
     "upsample": Layer(lambda d: nn.Upsample(scale_factor=2), lambda d: upsample(scale=(2, 2)), rows(2, 3, 5, 4)),
     "upsample bilinear": Layer(lambda d: nn.Upsample((9, 3), mode="bilinear", align_corners=True),
                                lambda d: upsample(size=(9, 3), mode=1, align_corners=True), rows(2, 3, 5, 4)),
-    "lstm": Layer(lambda d: LSTM(5, 7, dtype=d), lambda d: recurrent("lstm", 5, 7, d), rows(6, 3, 5), terms=40),
+    "lstm": Layer(lambda d: LSTM(5, 7, dtype=d), lambda d: recurrent("lstm", 5, 7, d), rows(6, 3, 5), terms=RECURRENCE),
     "lstm of two layers and directions": Layer(
         lambda d: LSTM(4, 6, 2, batch_first=True, bidirectional=True, dtype=d),
-        lambda d: recurrent("lstm", 4, 6, d, layers=2, batch_first=True, bidirectional=True), rows(3, 5, 4), terms=60),
+        lambda d: recurrent("lstm", 4, 6, d, layers=2, batch_first=True, bidirectional=True), rows(3, 5, 4),
+        terms=RECURRENCE),
     "lstm without bias": Layer(lambda d: LSTM(4, 6, 3, bias=False, dropout=0.5, dtype=d),
                                lambda d: recurrent("lstm", 4, 6, d, layers=3, no_bias=True, dropout=0.5),
-                               rows(4, 2, 4), (False, ), terms=60),
-    "gru": Layer(lambda d: GRU(5, 7, dtype=d), lambda d: recurrent("gru", 5, 7, d), rows(6, 3, 5), terms=40),
+                               rows(4, 2, 4), (False, ), terms=RECURRENCE),
+    "gru": Layer(lambda d: GRU(5, 7, dtype=d), lambda d: recurrent("gru", 5, 7, d), rows(6, 3, 5), terms=RECURRENCE),
     "gru of two layers and directions": Layer(
         lambda d: GRU(4, 6, 2, bidirectional=True, dtype=d),
-        lambda d: recurrent("gru", 4, 6, d, layers=2, bidirectional=True), rows(5, 3, 4), terms=60),
+        lambda d: recurrent("gru", 4, 6, d, layers=2, bidirectional=True), rows(5, 3, 4), terms=RECURRENCE),
     "gru without bias": Layer(lambda d: GRU(4, 6, bias=False, batch_first=True, dtype=d),
                               lambda d: recurrent("gru", 4, 6, d, no_bias=True, batch_first=True), rows(1, 8, 4),
-                              terms=60),
+                              terms=RECURRENCE),
 })
 LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i=i: activation(i), rows(6, 7))
                for i, make in enumerate(ACTIVATIONS)})
@@ -387,7 +391,7 @@ def check_states(kind, network, module, dtype, folder):
         values = [torch.randn(s, dtype=float_type) for s in [(5, 3, 4)] + states * [(4, 3, 6)]]
         upstreams = [torch.randn(s, dtype=float_type) for s in [(5, 3, 12)] + states * [(4, 3, 6)]]
         ours, theirs = states_in_tarn(module, values, upstreams), states_in_torch(network, values, upstreams)
-        return [compare.summed(a, b, dtype, label=f"{what} {i}", terms=60)
+        return [compare.summed(a, b, dtype, label=f"{what} {i}", terms=RECURRENCE)
                 for what, ones, others in zip(("result", "gradient"), ours, theirs)
                 for i, (a, b) in enumerate(zip(ones, others, strict=True))]
     finally:
