@@ -13,7 +13,7 @@ import torch
 import compare
 import tarn
 
-# A recurrence is a network, and has the bar of one: the errors of its gates, up to 4 ulp each, add up over the steps.
+# A recurrence is a network, and has the bar of one.
 RECURRENCE = compare.LONG + 1
 
 nn = torch.nn
