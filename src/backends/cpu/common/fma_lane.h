@@ -1,7 +1,7 @@
 /* fma_lane.h: multiplying vectors by consecutive elements, one at a time. AArch64 multiplies by one lane of a
  * register, so eight elements are loaded as vectors: broadcasting loads would occupy the arithmetic pipes.
  * Intrinsics, since compilers split such vectors into single loads. For files with vector types of their own
- * (panels.inc, conv_planes.inc), as NAMED(LOAD_8)(a) and so on; empty on other processors. */
+ * (panels.inc, conv_planes.inc), as NAMED(LOAD_8)(a) and so on; other processors have FMA_SCALAR alone. */
 #ifndef TARN__CPU_FMA_LANE_H
 #define TARN__CPU_FMA_LANE_H
 
@@ -26,6 +26,12 @@
 #define FMA_LANE_f32(sum, x, v, lane) sum = (vector_f32)vfmaq_laneq_f32((float32x4_t)sum, (float32x4_t)x, v, lane)
 #define FMA_LANE_f64(sum, x, v, lane) sum = (vector_f64)vfmaq_laneq_f64((float64x2_t)sum, (float64x2_t)x, v, lane)
 
+/* sum += x · s, rounded as by FMA_LANE: without optimization gcc does not fuse an expression. */
+#define FMA_SCALAR_f32(sum, x, s) sum = (vector_f32)vfmaq_n_f32((float32x4_t)(sum), (float32x4_t)(x), s)
+#define FMA_SCALAR_f64(sum, x, s) sum = (vector_f64)vfmaq_n_f64((float64x2_t)(sum), (float64x2_t)(x), s)
+#else
+#define FMA_SCALAR_f32(sum, x, s) sum += (x) * (s)
+#define FMA_SCALAR_f64(sum, x, s) sum += (x) * (s)
 #endif
 
 #endif
