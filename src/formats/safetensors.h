@@ -32,4 +32,37 @@ bool tarn__safetensors_verify(const char *function, const tarn_safetensors *file
 bool tarn__safetensors_add_streamed(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype,
                                     tarn_shape shape, tarn__write_fn write, void *ctx);
 
+/* ---- files of several ranks -------------------------------------------------------------------------------------- */
+
+/* The elements of a tensor that one rank has. */
+typedef struct tarn__tensor_part {
+    tarn_dtype dtype;
+    tarn_shape shape;      /* of the whole tensor */
+    tarn_tensor *elements; /* the own ones, contiguous; NULL: none */
+    int64_t begin;         /* of them in the tensor */
+    int previous, next;    /* ranks that have the elements before and after the own ones; -1: none */
+    bool is_whole;         /* every rank has all elements: rank 0 writes them */
+} tarn__tensor_part;
+
+/* How ranks exchange bytes; formats has no communicator. */
+typedef struct tarn__file_ranks {
+    void *ctx;
+    int rank, size;
+    bool (*send)(void *ctx, int to, const void *memory, size_t bytes);
+    bool (*receive)(void *ctx, int from, void *memory, size_t bytes);
+    bool (*broadcast)(void *ctx, void *memory, size_t bytes); /* of rank 0 */
+} tarn__file_ranks;
+
+/* Adds a tensor whose elements the ranks of tarn__safetensors_finish_ranks() have; a whole one is as
+ * tarn_safetensors_add(). The elements are retained. */
+bool tarn__safetensors_add_part(tarn_safetensors_writer *writer, const char *name, const tarn__tensor_part *part);
+
+/* tarn_safetensors_finish() on all ranks, which have added the same tensors in parts: each rank writes its ranges of
+ * one file, and rank 0 all other tensors. Rank 0 renames the file once the ranges of all are on disk; the file is that
+ * of a single rank, byte for byte. Frees the writer in any case. */
+bool tarn__safetensors_finish_ranks(tarn_safetensors_writer *writer, const tarn__file_ranks *ranks);
+
+/* Reads the own elements of a tensor; shape and dtype have been checked. */
+bool tarn__safetensors_read_part(const tarn_safetensors *file, const char *name, const tarn__tensor_part *part);
+
 #endif

@@ -102,6 +102,24 @@ bool tarn__safetensors_add_streamed(tarn_safetensors_writer *writer, const char 
     return missing("safetensors_add");
 }
 
+bool tarn__safetensors_add_part(tarn_safetensors_writer *writer, const char *name, const tarn__tensor_part *part)
+{
+    (void)writer, (void)name, (void)part;
+    return missing("safetensors_add");
+}
+
+bool tarn__safetensors_finish_ranks(tarn_safetensors_writer *writer, const tarn__file_ranks *ranks)
+{
+    (void)writer, (void)ranks;
+    return missing("safetensors_finish");
+}
+
+bool tarn__safetensors_read_part(const tarn_safetensors *file, const char *name, const tarn__tensor_part *part)
+{
+    (void)file, (void)name, (void)part;
+    return missing("safetensors_read_part");
+}
+
 bool tarn_safetensors_add_metadata(tarn_safetensors_writer *writer, const char *key, const char *value)
 {
     (void)writer, (void)key, (void)value;

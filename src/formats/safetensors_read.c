@@ -528,3 +528,13 @@ bool tarn_safetensors_read_into(const tarn_safetensors *file, const char *name, 
     bool good = from == to ? tarn_write(tensor, elements(e), (size_t)(e->end - e->begin)) : convert_into(e, tensor);
     return good || tarn__raise_within(function);
 }
+
+bool tarn__safetensors_read_part(const tarn_safetensors *file, const char *name, const tarn__tensor_part *part)
+{
+    static const char *const function = "safetensors_read_part";
+    if (!part->elements)
+        return true;
+    const tarn__safetensors_entry *e = loadable(function, file, name);
+    size_t bytes = (size_t)tarn_bytes(part->elements), skipped = (size_t)part->begin * tarn__dtype_bytes(part->dtype);
+    return e && tarn_write(part->elements, elements(e) + skipped, bytes);
+}

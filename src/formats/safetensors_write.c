@@ -3,7 +3,6 @@
  * Tensors are retained until tarn_safetensors_finish(), which lays the file out as the reference implementation does:
  * wide element types first, then by name, the header padded with spaces to a multiple of 8 bytes, so that all elements
  * are aligned. The write is atomic. */
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,27 +10,9 @@
 #include "base/memory.h"
 #include "base/os/files.h"
 #include "core/tensor/tensor.h"
-#include "formats/safetensors_file.h"
-#include "formats/tensor_bytes.h"
+#include "formats/safetensors_writer.h"
 
-/* A tensor to be written: one that exists, or a callback that writes its elements. */
-typedef struct item {
-    char *name;       /* owned */
-    tarn_dtype dtype; /* never quantized: the format has no such type */
-    tarn_shape shape;
-    tarn_tensor *tensor; /* retained; or NULL: */
-    tarn__write_fn write;
-    void *ctx;
-} item;
-
-struct tarn_safetensors_writer {
-    char *path; /* owned */
-    item *item; /* [count]; sorted by tarn_safetensors_finish() */
-    int count, capacity;
-    json_t *names;    /* a set of names: an object with their keys */
-    json_t *metadata; /* an object of strings */
-    bool has_sums;    /* add checksums */
-};
+typedef tarn__safetensors_item item;
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
 
@@ -134,6 +115,25 @@ bool tarn_safetensors_add(tarn_safetensors_writer *writer, const char *name, tar
     return true;
 }
 
+/* Elements of a rank that has none are NULL, and the writer of all ranks alone takes them. */
+bool tarn__safetensors_add_part(tarn_safetensors_writer *writer, const char *name, const tarn__tensor_part *part)
+{
+    const char *function = "safetensors_add";
+    if (!check_writer(function, writer) || !check_text(function, "name", name) ||
+        !add_item(function, writer, name,
+                  (item){.dtype = part->dtype,
+                         .shape = part->shape,
+                         .tensor = part->elements,
+                         .begin = part->begin,
+                         .previous = part->previous,
+                         .next = part->next,
+                         .is_part = !part->is_whole}))
+        return false;
+    if (part->elements)
+        tarn__tensor_retain(part->elements);
+    return true;
+}
+
 bool tarn__safetensors_add_streamed(tarn_safetensors_writer *writer, const char *name, tarn_dtype dtype,
                                     tarn_shape shape, tarn__write_fn write, void *ctx)
 {
@@ -181,7 +181,7 @@ static int compare_items(const void *left, const void *right)
 }
 
 /* Bytes of a tensor's elements. */
-static int64_t bytes_of(const item *i)
+int64_t tarn__safetensors_item_bytes(const item *i)
 {
     int64_t bytes = (int64_t)tarn__dtype_bytes(i->dtype);
     for (int axis = 0; axis < i->shape.rank; axis++)
@@ -201,7 +201,7 @@ static json_t *describe(const item *one, int64_t begin)
     if (!shape)
         return NULL;
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tarn__safetensors_types[row_of(one->dtype)].name, "shape", shape,
-                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + bytes_of(one)));
+                     "data_offsets", (json_int_t)begin, (json_int_t)(begin + tarn__safetensors_item_bytes(one)));
 }
 
 /* The header's text; the caller frees it with free(). NULL with an error. */
@@ -214,7 +214,7 @@ static char *header_text(const tarn_safetensors_writer *writer)
         (json_object_size(writer->metadata) == 0 || json_object_set(header, "__metadata__", writer->metadata) == 0);
     for (int i = 0; good && i < writer->count; i++) {
         good = json_object_set_new(header, writer->item[i].name, describe(&writer->item[i], begin)) == 0;
-        begin += bytes_of(&writer->item[i]);
+        begin += tarn__safetensors_item_bytes(&writer->item[i]);
     }
     char *text = good ? json_dumps(header, JSON_COMPACT) : NULL;
     json_decref(header);
@@ -223,15 +223,8 @@ static char *header_text(const tarn_safetensors_writer *writer)
     return text;
 }
 
-/* The bytes before the data: 8 bytes of length, the header, its padding. */
-typedef struct head_bytes {
-    char *bytes; /* owned */
-    size_t length;
-    size_t values; /* offset of the checksums; 0: none */
-} head_bytes;
-
 /* Builds the header's bytes from its text and finds the checksums in them. */
-static bool encode_header(const tarn_safetensors_writer *writer, const char *text, head_bytes *to)
+static bool encode_header(const tarn_safetensors_writer *writer, const char *text, tarn__safetensors_head *to)
 {
     static const char key[] = "\"" TARN__CHECKSUM_VALUES "\":\"";
     size_t length = strlen(text);
@@ -241,7 +234,7 @@ static bool encode_header(const tarn_safetensors_writer *writer, const char *tex
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            "safetensors_finish: '%s': the header would have %llu bytes; the format allows %d",
                            writer->path, (unsigned long long)whole, TARN__SAFETENSORS_MAX_HEADER);
-    *to = (head_bytes){.bytes = tarn__alloc(8 + (size_t)whole), .length = 8 + (size_t)whole};
+    *to = (tarn__safetensors_head){.bytes = tarn__alloc(8 + (size_t)whole), .length = 8 + (size_t)whole};
     if (!to->bytes)
         return false;
     memset(to->bytes, ' ', to->length);
@@ -252,9 +245,10 @@ static bool encode_header(const tarn_safetensors_writer *writer, const char *tex
     return true;
 }
 
-/* The header's text and bytes; the caller releases them. */
-static bool create_head(const tarn_safetensors_writer *writer, head_bytes *to)
+bool tarn__safetensors_lay_out(tarn_safetensors_writer *writer, tarn__safetensors_head *to)
 {
+    if (writer->count > 1)
+        qsort(writer->item, (size_t)writer->count, sizeof(item), compare_items);
     char *text = header_text(writer);
     bool good = text && encode_header(writer, text, to);
     free(text);
@@ -264,7 +258,7 @@ static bool create_head(const tarn_safetensors_writer *writer, head_bytes *to)
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 /* Writes the elements; their checksums, computed on the way, go into the header's bytes. */
-static bool write_items(const tarn_safetensors_writer *writer, tarn__output *output, head_bytes *head)
+static bool write_items(const tarn_safetensors_writer *writer, tarn__output *output, tarn__safetensors_head *head)
 {
     tarn__xxh64 sum;
     bool good = true;
@@ -280,11 +274,8 @@ static bool write_items(const tarn_safetensors_writer *writer, tarn__output *out
     return good;
 }
 
-/* Writes the header with zeros for checksums, the elements, then the header again with the checksums. */
-static bool write_all(const tarn_safetensors_writer *writer, tarn__output *output, head_bytes *head)
+bool tarn__safetensors_write_sums(tarn__output *output, tarn__safetensors_head *head)
 {
-    if (!tarn__output_write(output, head->bytes, head->length) || !write_items(writer, output, head))
-        return false;
     if (!head->values)
         return true;
     tarn__checksum_put(head->bytes + head->values, 0,
@@ -292,14 +283,20 @@ static bool write_all(const tarn_safetensors_writer *writer, tarn__output *outpu
     return tarn__output_write_at(output, 0, head->bytes, head->length);
 }
 
-/* Sorts, lays out and writes the file; it replaces the target at the end. */
+/* Writes the header with zeros for checksums, the elements, then the header again with the checksums. */
+static bool write_all(const tarn_safetensors_writer *writer, tarn__output *output, tarn__safetensors_head *head)
+{
+    if (!tarn__output_write(output, head->bytes, head->length) || !write_items(writer, output, head))
+        return false;
+    return tarn__safetensors_write_sums(output, head);
+}
+
+/* Lays out and writes the file; it replaces the target at the end. */
 static bool write_file(tarn_safetensors_writer *writer)
 {
     tarn__output output;
-    head_bytes head = {0};
-    if (writer->count > 1)
-        qsort(writer->item, (size_t)writer->count, sizeof(item), compare_items);
-    if (!create_head(writer, &head))
+    tarn__safetensors_head head = {0};
+    if (!tarn__safetensors_lay_out(writer, &head))
         return false;
     bool opened = tarn__output_open(&output, "safetensors_finish", writer->path),
          good = opened && write_all(writer, &output, &head);

@@ -163,6 +163,41 @@ bool tarn__output_open(tarn__output *output, const char *function, const char *p
     return false;
 }
 
+bool tarn__output_join(tarn__output *output, const char *function, const char *temporary)
+{
+    *output = (tarn__output){.function = function, .file = open(temporary, O_WRONLY | O_CLOEXEC)};
+    int error = errno;
+    output->path = output->file >= 0 ? tarn__string_copy(temporary) : NULL;
+    if (output->path)
+        return true;
+    if (output->file < 0)
+        tarn__raise(TARN_ERROR_IO,
+                    "%s: '%s', which another rank has created, cannot be opened: %s; the folder must be one that all "
+                    "ranks share",
+                    function, temporary, reason(error, (char[128]){0}, 128));
+    tarn__output_discard(output);
+    return false;
+}
+
+bool tarn__output_seek(tarn__output *output, int64_t position)
+{
+    return lseek(output->file, (off_t)position, SEEK_SET) >= 0 ||
+           raise_io(output->function, output->path, "cannot be written at a position", errno);
+}
+
+bool tarn__output_close(tarn__output *output)
+{
+    bool is_synced = fsync(output->file) == 0;
+    int error = errno;
+    bool is_closed = close(output->file) == 0;
+    error = is_synced ? errno : error;
+    output->file = -1;
+    bool good =
+        (is_synced && is_closed) || raise_io(output->function, output->path, "could not be synced to disk", error);
+    release_output(output);
+    return good;
+}
+
 char *tarn__output_extend(tarn__output *output, size_t count)
 {
     char *at = output->memfile ? tarn__memfile_extend(output->memfile, count) : NULL;

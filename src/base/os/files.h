@@ -47,6 +47,16 @@ typedef struct tarn__output {
 /* Creates the temporary file. After success the caller must call tarn__output_commit() or tarn__output_discard(). */
 bool tarn__output_open(tarn__output *output, const char *function, const char *path);
 
+/* Opens the temporary file of another process, to write ranges of it: the other one commits it. The caller must call
+ * tarn__output_close() or tarn__output_discard(), which leaves the file. */
+bool tarn__output_join(tarn__output *output, const char *function, const char *temporary);
+
+/* Continues at a position of a file on disk. */
+bool tarn__output_seek(tarn__output *output, int64_t position);
+
+/* Syncs and closes a file that is another process's; on failure, with an error, too. */
+bool tarn__output_close(tarn__output *output);
+
 /* Appends bytes. False with an error: then discard. */
 bool tarn__output_write(tarn__output *output, const void *bytes, size_t count);
 
