@@ -15,6 +15,7 @@
 
 set(TEST_ENVIRONMENT
     "TARN_BACKEND_PATH=${PROJECT_BINARY_DIR}/tests"
+    "TARN_BACKENDS=cpu,mirror" # next to libtarn, the command and the examples would find those of GPUs, and `auto` take one
     "TARN_LIBRARY=$<TARGET_FILE:tarn>"
     "TARN_SOURCE_DIR=${PROJECT_SOURCE_DIR}"
     "TARN_BUILD_DIR=${PROJECT_BINARY_DIR}"
@@ -161,7 +162,8 @@ foreach(source IN LISTS TEST_SOURCES)
     add_test(NAME ${folder}.${short} COMMAND ${LAUNCH} $<TARGET_FILE:${target}>)
     tarn_test(${folder}.${short} ${folder})
     if(folder STREQUAL "opencl") # the others find the mirror alone
-        set_property(TEST ${folder}.${short} APPEND PROPERTY ENVIRONMENT "TARN_BACKEND_PATH=${PROJECT_BINARY_DIR}/tests:${PROJECT_BINARY_DIR}")
+        set_property(TEST ${folder}.${short} APPEND PROPERTY ENVIRONMENT
+            "TARN_BACKEND_PATH=${PROJECT_BINARY_DIR}/tests:${PROJECT_BINARY_DIR}" "TARN_BACKENDS=cpu,mirror,opencl")
         if(file MATCHES "^test_(lost|drivers)$") # their functions stand before the loader's
             set_target_properties(${target} PROPERTIES ENABLE_EXPORTS ON)
             target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})

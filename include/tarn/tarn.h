@@ -7,6 +7,7 @@
 #include <tarn/convert.h>
 #include <tarn/data.h>
 #include <tarn/device.h>
+#include <tarn/dlpack.h>
 #include <tarn/engine.h>
 #include <tarn/generate.h>
 #include <tarn/gguf.h>

@@ -22,6 +22,12 @@ static void making(void **state)
     REFUSE(tarn_ones, tarn_ones(TARN_SHAPE(2), TARN_F32, nowhere));
     REFUSE(tarn_full, tarn_full(TARN_SHAPE(HUGE_SIZE, HUGE_SIZE), 1, TARN_F32, cpu));
     REFUSE(tarn_full, tarn_full(TARN_SHAPE(2), 1, BAD_DTYPE, cpu));
+    REFUSE(tarn_dlpack_export, tarn_dlpack_export(NULL));
+    REFUSE(tarn_dlpack_export, tarn_dlpack_export(freed));
+    REFUSE(tarn_dlpack_export_legacy, tarn_dlpack_export_legacy(NULL));
+    REFUSE(tarn_dlpack_export_legacy, tarn_dlpack_export_legacy(freed));
+    REFUSE(tarn_dlpack_import, tarn_dlpack_import(NULL));
+    REFUSE(tarn_dlpack_import_legacy, tarn_dlpack_import_legacy(NULL));
     REFUSE(tarn_empty_like, tarn_empty_like(NULL));
     REFUSE(tarn_empty_like, tarn_empty_like(freed));
     REFUSE(tarn_zeros_like, tarn_zeros_like(NULL));

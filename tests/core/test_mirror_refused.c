@@ -97,6 +97,34 @@ static void a_backend_without_a_device_shows_its_kernels(void **state)
     assert_int_equal(status, 0);
 }
 
+static void a_backend_may_be_hidden(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {"cpu", "cuda,opencl", "mirror2,cpu", "mirro", ",", "MIRROR"};
+    char why[64];
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        snprintf(why, sizeof(why), "hidden, since TARN_BACKENDS is '%s'", lists[i]);
+        assert_int_equal(in_child("TARN_BACKENDS", lists[i], why), 0);
+    }
+}
+
+static void a_backend_that_is_named_is_not_hidden(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {"mirror", "cpu,mirror", "mirror,cpu", ""};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        fflush(NULL);
+        pid_t child = fork();
+        if (child == 0) {
+            setenv("TARN_BACKENDS", lists[i], 1);
+            _exit(tarn_device_count("mirror") == 2 ? 0 : 1);
+        }
+        int status = -1;
+        waitpid(child, &status, 0);
+        assert_int_equal(status, 0);
+    }
+}
+
 /* The mirror as libtarn-cuda.so, with GPUs of which the first are of no use. */
 static bool passes_over(const char *count, const char *chosen)
 {
@@ -130,6 +158,7 @@ static void devices_without_code_are_skipped(void **state)
         pid_t child = fork();
         if (child == 0) {
             setenv("TARN_BACKEND_PATH", folder, 1);
+            unsetenv("TARN_BACKENDS");
             _exit(passes_over(i ? "2" : "1", i ? "cpu" : "cuda:1") ? 0 : 1);
         }
         waitpid(child, &status[i], 0);
@@ -169,6 +198,8 @@ int main(void)
         cmocka_unit_test(a_backend_may_say_why_it_does_not_work),
         cmocka_unit_test(a_backend_with_another_kernel_list_is_refused),
         cmocka_unit_test(a_backend_that_is_not_there_is_missing),
+        cmocka_unit_test(a_backend_may_be_hidden),
+        cmocka_unit_test(a_backend_that_is_named_is_not_hidden),
         cmocka_unit_test(a_file_that_is_no_backend_cannot_be_opened),
         cmocka_unit_test(the_path_can_be_set_by_a_call),
         cmocka_unit_test(a_backend_without_a_device_shows_its_kernels),

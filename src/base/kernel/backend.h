@@ -94,6 +94,7 @@ typedef struct tarn__backend {
     bool on_host;         /* Optional: the host may access memory directly; only the CPU. */
     bool has_tf32;        /* Optional: f32 matmuls run in TF32 where the caller allows it. */
     bool has_bf16;        /* Optional: bf16 matmuls are faster than f32: `--precision auto` chooses bf16 for text. */
+    int dlpack_memory; /* Optional: DLPack's device type, to share memory with other libraries; 0: it is not shared. */
     /* Optional: rank for the device `auto`, which selects the GPU of the highest; 0: never selected. Released
      * backends: core/device/backends.def. */
     int auto_priority;

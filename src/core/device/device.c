@@ -163,26 +163,44 @@ bool tarn__plugin_find(const char *name, char *path, size_t size)
     return is_found;
 }
 
-/* Searches libtarn-NAME.so and loads it. False when there is no such file. */
-static bool find_backend(struct slot *slot)
-{
-    char path[2304];
-    slot->state = MISSING;
-    if (find_plugin(slot->name, path, sizeof(path))) {
-        open_backend(slot, path);
-        return true;
-    }
-    snprintf(slot->why, sizeof(slot->why), "libtarn-%s.so not found next to libtarn or in TARN_BACKEND_PATH",
-             slot->name);
-    return false;
-}
-
 /* Lower-case letters and digits only: the name becomes part of a file name. */
 static bool valid_name(const char *name)
 {
     size_t length = strlen(name);
     return length > 0 && length < sizeof(slots[0].name) &&
            strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") == length;
+}
+
+/* Whether TARN_BACKENDS, names separated by ',', leaves this one out. Unset or empty, it leaves out none. */
+static bool is_hidden(const char *name)
+{
+    const char *next = getenv("TARN_BACKENDS");
+    bool is_named = !next || !next[0];
+    while (next) {
+        char entry[32];
+        size_t length = strcspn(next, ",");
+        snprintf(entry, sizeof(entry), "%.*s", (int)length, next);
+        is_named = is_named || strcmp(entry, name) == 0;
+        next = next[length] ? next + length + 1 : NULL;
+    }
+    return !is_named;
+}
+
+/* Searches libtarn-NAME.so and loads it, unless it is hidden. False when there is no such file. */
+static bool find_backend(struct slot *slot)
+{
+    char path[2304];
+    slot->state = MISSING;
+    if (find_plugin(slot->name, path, sizeof(path))) {
+        if (is_hidden(slot->name))
+            snprintf(slot->why, sizeof(slot->why), "hidden, since TARN_BACKENDS is '%.200s'", getenv("TARN_BACKENDS"));
+        else
+            open_backend(slot, path);
+        return true;
+    }
+    snprintf(slot->why, sizeof(slot->why), "libtarn-%s.so not found next to libtarn or in TARN_BACKEND_PATH",
+             slot->name);
+    return false;
 }
 
 /* Under the lock: the slot of a valid name, a new one if it has none; -1 when all are taken. */

@@ -181,10 +181,12 @@ static void unlink_handle(tarn_tensor *handle)
     tarn__tensor_release(handle->origin);
 }
 
-/* Used when an optimizer moves parameters into its flat buffer, and when a module moves to another device. */
+/* Used when an optimizer moves parameters into its flat buffer, and when a module moves to another device. The old
+ * storage, which the handles share, is released without the lock: the owner of borrowed memory is called back, and may
+ * free other tensors. */
 void tarn__tensor_set_storage(tarn_tensor *tensor, tarn__storage *storage)
 {
-    tarn__storage_release(tensor->storage);
+    tarn__storage *old = tensor->storage;
     tensor->storage = storage;
     tarn__view_set_row_major(&tensor->view);
     tarn__tensor_set_start(tensor, 0);
@@ -197,6 +199,7 @@ void tarn__tensor_set_storage(tarn_tensor *tensor, tarn__storage *storage)
         handle->view = tensor->view;
     }
     pthread_mutex_unlock(&handles_lock);
+    tarn__storage_release(old);
 }
 
 /* ---- references -------------------------------------------------------------------------------------------------- */

@@ -197,6 +197,7 @@ const tarn__backend *tarn__cpu_backend(void)
         .name = "cpu",
         .plain_addresses = true,
         .on_host = true,
+        .dlpack_memory = 1,
         .device_count = device_count,
         .device_query = device_query,
         .alloc = alloc,

@@ -267,6 +267,7 @@ static tarn__backend backend = {
     .plain_addresses = true,
     .has_tf32 = true,
     .has_bf16 = true,
+    .dlpack_memory = 2,
     .auto_priority = 200,
     .device_count = tarn__cuda_count,
     .device_query = device_query,
