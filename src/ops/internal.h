@@ -38,6 +38,28 @@ tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_ten
 /* sum + scale · norm(x), the end of a residual branch with a post-norm; x and sum [..., n]. */
 tarn_tensor *tarn__norm_residual(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *sum, double scale);
 
+/* The residual stream. A branch with a post-norm is added by the operation that next reads the stream, since kernels
+ * normalize what they multiply: then the stream is sum + scale · post(branch). */
+typedef struct tarn__decode_stream {
+    tarn_tensor *sum;
+    tarn_tensor *branch; /* NULL: the stream is sum */
+    tarn__decode_norm post;
+    double scale;
+} tarn__decode_stream;
+
+/* Adds the branch, if there is one: the stream as a tensor. */
+tarn_tensor *tarn__stream_sum(tarn__decode_stream *stream);
+
+/* tarn__norm_linear() and tarn__norm_gate_up() of the stream; they add the branch. */
+bool tarn__stream_norm_linear(tarn__decode_stream *stream, const tarn__decode_norm *norm, tarn_tensor *const *weights,
+                              tarn_tensor *const *biases, int count, tarn_tensor **y);
+tarn_tensor *tarn__stream_norm_gate_up(tarn__decode_stream *stream, const tarn__decode_norm *norm, tarn_tensor *gate,
+                                       tarn_tensor *up, tarn_activation_kind activation);
+
+/* Logits of the stream: tarn__norm_linear() of one weight, then tarn__scale_and_cap(). */
+tarn_tensor *tarn__stream_logits(tarn__decode_stream *stream, const tarn__decode_norm *norm, tarn_tensor *weight,
+                                 tarn_tensor *bias, double scale, double softcap);
+
 /* A layer's cached keys or values [B, KV, S, D], and the scales of quantized rows, else NULL. Keys and values have
  * one layout. */
 typedef struct tarn__decode_kv {
@@ -63,6 +85,9 @@ bool tarn__attention_decode_fits(tarn_tensor *q, const tarn__decode_kv *keys,
 tarn_tensor *tarn__decode_attention(tarn_tensor *q, tarn_tensor *k, tarn_tensor *v, tarn_tensor *position,
                                     const tarn__decode_attention_options *options, const tarn__decode_kv *keys,
                                     const tarn__decode_kv *values);
+
+/* y = scale · x, then softcap · tanh(y / softcap); 0 for either: without it. */
+tarn_tensor *tarn__scale_and_cap(tarn_tensor *x, double scale, double softcap);
 
 /* Greedy token: i64 [rows, 1], the argmax of each row of x [rows, n], n at least 1; -1 where the maximum is NaN or
  * infinite. */

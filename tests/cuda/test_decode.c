@@ -221,6 +221,24 @@ static void gemv_of_many_and_short_rows_works(void **state)
     linears_agree(&(product){.x = TARN_F32, .weight = TARN_Q8_0, .rows = 1, .in = 96, .out = {301, 7}, .count = 2});
 }
 
+/* Rows of floats of which some devices stage all, others none: there they are composed. */
+static void long_float_rows_match_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    static const int64_t lengths[] = {8200, 9216, 14336, 16384};
+    for (int i = 0; i < 4 * FLOATS; i++) {
+        tarn_scope *scope = tarn_scope_open();
+        const int64_t in = lengths[i / FLOATS], rows = 1 + i % 2 * 3;
+        const tarn_dtype dtype = floats[i % FLOATS];
+        tarn_tensor *x = good(tarn_normal(TARN_SHAPE(rows, 1, in), 0, 2, dtype, CPU)), *far_w,
+                    *w = weight_of_both(dtype, 40, in, &far_w),
+                    *sum = good(tarn_normal(TARN_SHAPE(rows, 1, 40), 0, 1, dtype, CPU));
+        assert_close_for_size(good(tarn_to(tarn__linear_residual(there(x), far_w, NULL, there(sum), 1), CPU)),
+                              good(tarn__linear_residual(x, w, NULL, sum, 1)), tolerance_of(dtype, dtype));
+        tarn_scope_close(scope);
+    }
+}
+
 /* Weights of two dtypes take a call each; views of rows are read in place; results are bitwise identical twice; NaN
  * stays. */
 static void dtype_mixtures_and_views_work(void **state)
@@ -336,14 +354,14 @@ static void tokens_attend_to_the_cache(void **state)
 {
     NEEDS_GPU();
     static const int64_t depths[] = {64, 80, 96, 128, 256, 8, 40}, lengths[] = {0, 1, 63, 64, 65, 300, 1111, 5000};
-    static const int64_t heads[][2] = {{4, 1}, {6, 2}, {3, 3}, {14, 2}, {8, 8}, {32, 8}};
+    static const int64_t heads[][2] = {{4, 1}, {6, 2}, {3, 3}, {14, 2}, {8, 8}, {32, 8}, {8, 4}, {32, 32}, {16, 16}};
     static const tarn_dtype stored[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_U8};
     const tarn_rope_options ropes[] = {{.axis = 1}, {.axis = 1, .scaling = TARN_ROPE_LLAMA3, .base = 500000}};
-    for (int i = 0; i < 56; i++) {
+    for (int i = 0; i < 72; i++) {
         tarn_scope *scope = tarn_scope_open();
         const past p = {.batch = 1 + i % 3,
-                        .heads = heads[i % 6][0],
-                        .kv_heads = heads[i % 6][1],
+                        .heads = heads[i % 9][0],
+                        .kv_heads = heads[i % 9][1],
                         .depth = depths[i % 7],
                         .length = lengths[i % 8],
                         .dtype = floats[i % 3],
@@ -519,10 +537,15 @@ int main(void)
 {
     cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     const struct CMUnitTest tests[] = {
-        on_gpu(gemv_matches_the_cpu),          on_gpu(gemv_of_many_and_short_rows_works),
-        on_gpu(dtype_mixtures_and_views_work), on_gpu(tokens_attend_to_the_cache),
-        on_gpu(long_caches_are_split),         on_gpu(the_argmax_matches_the_cpu),
-        on_gpu(models_decode_as_on_the_cpu),   on_gpu(captured_decode_steps_are_bitwise_identical),
+        on_gpu(gemv_matches_the_cpu),
+        on_gpu(gemv_of_many_and_short_rows_works),
+        on_gpu(long_float_rows_match_the_cpu),
+        on_gpu(dtype_mixtures_and_views_work),
+        on_gpu(tokens_attend_to_the_cache),
+        on_gpu(long_caches_are_split),
+        on_gpu(the_argmax_matches_the_cpu),
+        on_gpu(models_decode_as_on_the_cpu),
+        on_gpu(captured_decode_steps_are_bitwise_identical),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

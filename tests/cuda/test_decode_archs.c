@@ -135,6 +135,99 @@ static void post_norms_match_the_cpu(void **state)
     }
 }
 
+/* A branch with a post-norm, a norm, and weights, on one device. */
+typedef struct branch {
+    tarn__decode_stream stream;
+    tarn__decode_norm norm;
+    tarn_tensor *weight[2];
+} branch;
+
+static branch branch_of(tarn_dtype dtype, tarn_dtype weight, int64_t rows, int64_t n, int i)
+{
+    const double offset = i % 2, scale = i % 3 ? 0.22 : 1;
+    branch b = {.stream = {.sum = good(tarn_normal(TARN_SHAPE(rows, 1, n), 0, 1, dtype, CPU)),
+                           .branch = good(tarn_normal(TARN_SHAPE(rows, 1, n), 0.5, 2, dtype, CPU)),
+                           .post = {.weight = good(tarn_normal(TARN_SHAPE(n), 1, 0.3, dtype, CPU)),
+                                    .epsilon = 1e-5,
+                                    .offset = offset},
+                           .scale = scale},
+                .norm = {.epsilon = 1e-6, .offset = offset}};
+    b.norm.weight = i % 4 ? good(tarn_normal(TARN_SHAPE(n), 1, 0.3, dtype, CPU)) : NULL;
+    for (int k = 0; k < 2; k++)
+        b.weight[k] = good(tarn_cast(tarn_normal(TARN_SHAPE(129, n), 0, 1 / sqrt((double)n), TARN_F32, CPU), weight));
+    return b;
+}
+
+static branch branch_there(const branch *b)
+{
+    branch far = *b;
+    far.stream.sum = there(b->stream.sum), far.stream.branch = there(b->stream.branch);
+    far.stream.post.weight = there(b->stream.post.weight), far.norm.weight = there(b->norm.weight);
+    for (int k = 0; k < 2; k++)
+        far.weight[k] = there(b->weight[k]);
+    return far;
+}
+
+/* One kernel adds the branch and multiplies; the new sum is bitwise that of norm_residual. */
+static void branch_joins(tarn_dtype dtype, tarn_dtype weight, int64_t rows, int64_t n, int i)
+{
+    tarn_scope *scope = tarn_scope_open();
+    const branch near = branch_of(dtype, weight, rows, n, i), far = branch_there(&near);
+    const double tolerance = 2 * tolerance_of(dtype) + (tarn_dtype_block_size(weight) > 1 ? 2e-2 : 0);
+    tarn_tensor *sum =
+        good(tarn_to(tarn__norm_residual(far.stream.branch, &far.stream.post, far.stream.sum, far.stream.scale), CPU));
+    for (int form = 0; form < 3; form++) {
+        tarn__decode_stream streams[2] = {near.stream, far.stream};
+        const branch *side[2] = {&near, &far};
+        tarn_tensor *y[2][2] = {{0}};
+        tarn_stats_reset();
+        for (int k = 0; k < 2; k++) {
+            tarn_tensor *const *w = side[k]->weight;
+            if (form == 0)
+                assert_true(tarn__stream_norm_linear(&streams[k], &side[k]->norm, w, NULL, 2, y[k]));
+            else
+                y[k][0] = good(form == 1 ? tarn__stream_norm_gate_up(&streams[k], &side[k]->norm, w[0], w[1], TARN_GELU)
+                                         : tarn__stream_logits(&streams[k], &side[k]->norm, w[0], NULL, 0.5, 2));
+            assert_null(streams[k].branch);
+        }
+        assert_int_equal(runs_of(form == 1 ? TARN__K_norm_gate_up : TARN__K_norm_linear), 1);
+        assert_int_equal(runs_of(TARN__K_norm_residual), 0);
+        assert_close(good(tarn_to(streams[1].sum, CPU)), sum, 0);
+        for (int k = 0; k < 2 && y[0][k]; k++)
+            assert_close_for_size(good(tarn_to(y[1][k], CPU)), y[0][k], tolerance);
+    }
+    tarn_scope_close(scope);
+}
+
+static void branches_join_the_stream(void **state)
+{
+    NEEDS_GPU();
+    static const tarn_dtype floats[] = {TARN_F32, TARN_BF16, TARN_F16}, quantized[] = {TARN_Q8_0, TARN_Q4_K, TARN_Q6_K};
+    static const int64_t sizes[] = {8, 64, 2304, 4096};
+    for (int i = 0; i < 4 * 3 * 2; i++)
+        branch_joins(floats[i % 3], floats[i % 3], i % 2 ? 1 : 1 + i % 8, sizes[i / 3 % 4], i);
+    for (int i = 0; i < 2 * 3 * 3; i++)
+        branch_joins(floats[i % 3], quantized[i / 3 % 3], i % 2 ? 1 : 1 + i % 8, i / 9 ? 2304 : 512, i);
+}
+
+/* A row that a block does not normalize in one batch of loads, and layernorms: norm_residual runs first. */
+static void other_branches_are_added_first(void **state)
+{
+    NEEDS_GPU();
+    for (int i = 0; i < 3; i++) {
+        branch near = branch_of(TARN_F32, TARN_F32, 2, i ? 64 : 8192, 2), far;
+        near.stream.post.is_layernorm = i == 1, near.norm.is_layernorm = i == 2;
+        far = branch_there(&near);
+        tarn_tensor *y[2][2];
+        tarn_stats_reset();
+        assert_true(tarn__stream_norm_linear(&near.stream, &near.norm, near.weight, NULL, 2, y[0]) &&
+                    tarn__stream_norm_linear(&far.stream, &far.norm, far.weight, NULL, 2, y[1]));
+        assert_int_equal(runs_of(TARN__K_norm_residual), 1);
+        for (int k = 0; k < 2; k++)
+            assert_close_for_size(good(tarn_to(y[1][k], CPU)), y[0][k], 2e-5);
+    }
+}
+
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
 enum { PROMPT = 12, STEPS = 8 };
@@ -205,8 +298,9 @@ int main(void)
 {
     cmocka_set_test_filter(getenv("TARN_TEST_ONLY"));
     const struct CMUnitTest tests[] = {
-        on_gpu(weights_in_out_match_the_cpu), on_gpu(several_and_odd_weights_in_out_work),
-        on_gpu(post_norms_match_the_cpu),     on_gpu(every_architecture_decodes_as_on_the_cpu),
+        on_gpu(weights_in_out_match_the_cpu),   on_gpu(several_and_odd_weights_in_out_work),
+        on_gpu(post_norms_match_the_cpu),       on_gpu(branches_join_the_stream),
+        on_gpu(other_branches_are_added_first), on_gpu(every_architecture_decodes_as_on_the_cpu),
         on_gpu(a_layer_takes_few_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,6 +65,21 @@ static void normalize(const tarn__view *x, int64_t row, const tarn__view *weight
             (bias ? get(bias, i * bias->stride[0]) : 0);
 }
 
+/* x, or with a post-norm the new sum of the stream, which it writes. */
+static const tarn__view *stream_of(const tarn__call *call, int64_t row, int post, int new_sum)
+{
+    const tarn__decode_linear *p = call->params;
+    const tarn__decode_linear of_post = {.epsilon = p->post_epsilon, .offset = p->post_offset};
+    double x[MAX_IN];
+    if (call->inputs <= post || !call->in[post])
+        return call->in[0];
+    const tarn__view *to = call->out[new_sum];
+    normalize(call->in[0], row, call->in[post], NULL, &of_post, x);
+    for (int64_t i = 0; i < to->shape[1]; i++)
+        put(to, row * to->stride[0] + i * to->stride[1], get2(call->in[post + 1], row, i) + p->post_scale * x[i]);
+    return to;
+}
+
 static double dot(const double *x, const tarn__view *weight, int64_t row)
 {
     double sum = 0;
@@ -89,12 +104,14 @@ static void norm_linear(const tarn__call *call)
     const tarn__decode_linear *p = call->params;
     double x[MAX_IN];
     for (int64_t row = 0; row < call->in[0]->shape[0]; row++) {
-        normalize(call->in[0], row, call->in[1], call->in[8], p, x);
+        normalize(stream_of(call, row, 9, 3), row, call->in[1], call->in[8], p, x);
         for (int k = 0; k < 3 && call->in[2 + k]; k++)
             for (int64_t i = 0; i < call->in[2 + k]->shape[0]; i++) {
                 const tarn__view *bias = call->in[5 + k], *y = call->out[k];
                 double value = dot(x, call->in[2 + k], i) + (bias ? get(bias, i * bias->stride[0]) : 0);
-                put(y, row * y->stride[0] + i * y->stride[1], activate(p->act, value));
+                value = p->scale * activate(p->act, value);
+                value = p->softcap > 0 ? p->softcap * tanh(value / p->softcap) : value;
+                put(y, row * y->stride[0] + i * y->stride[1], value);
             }
     }
 }
@@ -105,7 +122,7 @@ static void norm_gate_up(const tarn__call *call)
     const tarn__view *y = call->out[0];
     double x[MAX_IN];
     for (int64_t row = 0; row < y->shape[0]; row++) {
-        normalize(call->in[0], row, call->in[1], call->in[4], p, x);
+        normalize(stream_of(call, row, 5, 1), row, call->in[1], call->in[4], p, x);
         for (int64_t i = 0; i < y->shape[1]; i++)
             put(y, row * y->stride[0] + i * y->stride[1],
                 activate(p->act, dot(x, call->in[2], i)) * dot(x, call->in[3], i));

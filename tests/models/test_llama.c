@@ -120,6 +120,26 @@ static void the_published_sizes_have_the_published_numbers_of_parameters(void **
     }
 }
 
+static void published_sizes_of_other_architectures_have_the_published_numbers_of_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *arch;
+        int64_t norms, parameters, windows; /* norms of a layer; windows of the first four layers, as bits */
+    } sizes[] = {{"gemma-2-2b", "gemma2", 4, 2614341888, 5}, {"phi-3-mini", "phi3", 2, 3821079552, 0}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        tarn_lm_config c;
+        assert_true(tarn_lm_config_named(sizes[i].name, &c));
+        assert_string_equal(c.arch, sizes[i].arch);
+        int64_t layer = 2 * c.hidden_size * c.head_dim * (c.heads + c.kv_heads) + 3 * c.hidden_size * c.ffn_size +
+                        sizes[i].norms * c.hidden_size;
+        assert_int_equal(c.vocab_size * c.hidden_size * (c.tie_embeddings ? 1 : 2) + c.layers * layer + c.hidden_size,
+                         sizes[i].parameters);
+        assert_true(c.window > 0);
+        assert_int_equal(c.windows.bits[0] & 15, sizes[i].windows); /* none named: every layer */
+    }
+}
+
 static void names_and_shapes_are_those_of_transformers(void **state)
 {
     (void)state;
@@ -549,6 +569,7 @@ int main(void)
         cmocka_unit_test_setup(a_failed_allocation_anywhere_leaves_nothing_behind,
                                clear_error), /* first: nothing holds memory yet */
         in_scope(the_published_sizes_have_the_published_numbers_of_parameters),
+        in_scope(published_sizes_of_other_architectures_have_the_published_numbers_of_parameters),
         in_scope(names_and_shapes_are_those_of_transformers),
         in_scope(architectures_have_their_own_parts),
         in_scope(first_values_follow_from_the_seed_alone),

@@ -91,6 +91,33 @@ static void a_norm_before_a_sum_is_that_of_its_parts(void **state)
     assert_error(TARN_ERROR_SHAPE, "add");
 }
 
+/* A branch is added by what next reads the stream, once. */
+static void a_branch_joins_the_stream(void **state)
+{
+    (void)state;
+    tarn_tensor *branch = some(2, 64, 1), *sum = some(2, 64, 9), *gate = some(24, 64, 3), *up = some(24, 64, 4), *y,
+                *weight = good(tarn_reshape(some(1, 64, 2), TARN_SHAPE(64)));
+    const tarn__decode_norm norm = {.weight = weight, .epsilon = 1e-5, .offset = 1};
+    tarn_tensor *x = good(tarn__norm_residual(branch, &norm, sum, 0.3)),
+                *h = good(tarn_rmsnorm_offset(x, weight, 1, 1e-5)), *product = good(tarn_linear_apply(h, up, NULL)),
+                *cap = tarn_scalar(3);
+    for (int i = 0; i < 2; i++) {
+        tarn__decode_stream stream = {.sum = i ? sum : x, .branch = i ? branch : NULL, .post = norm, .scale = 0.3};
+        tarn__decode_stream gated = stream, logits = stream;
+        assert_true(tarn__stream_norm_linear(&stream, &norm, &up, NULL, 1, &y));
+        assert_close(y, product, 0);
+        assert_null(stream.branch);
+        assert_close(stream.sum, x, 0);
+        assert_close(good(tarn__stream_sum(&stream)), x, 0);
+        assert_close(good(tarn__stream_norm_gate_up(&gated, &norm, gate, up, TARN_SILU)),
+                     good(tarn__norm_gate_up(x, &norm, gate, up, TARN_SILU)), 0);
+        assert_close(gated.sum, x, 0);
+        assert_close(good(tarn__stream_logits(&logits, &norm, up, NULL, 0.5, 3)),
+                     good(tarn_mul(tarn_tanh(tarn_div(tarn_mul(product, tarn_scalar(0.5)), cap)), cap)), 0);
+        assert_close(logits.sum, x, 0);
+    }
+}
+
 /* Stored as [in, out], given as transposed views. */
 static void weights_of_the_other_layout_work(void **state)
 {
@@ -141,6 +168,7 @@ int main(void)
         in_scope(a_gate_and_a_sum_are_those_of_their_parts),
         in_scope(every_norm_activation_and_scale_is_that_of_its_parts),
         in_scope(a_norm_before_a_sum_is_that_of_its_parts),
+        in_scope(a_branch_joins_the_stream),
         in_scope(weights_of_the_other_layout_work),
         in_scope(gradients_pass),
         in_scope(what_does_not_fit_is_refused),

@@ -5,14 +5,14 @@
 
 #include "support/check.h"
 
-/* 5: projections, attention, output, hidden activations, output. 2 more for q/k norms, 2 for post-norms, 1 for a gate
+/* 5: projections, attention, output, hidden activations, output. 2 more for q/k norms, 1 for a gate
  * with biases. */
 const arch_case arch_cases[ARCH_CASES] = {{"gpt2", false, 5},     {"llama", false, 5},      {"llama", true, 6},
                                           {"mistral", false, 5},  {"qwen2", false, 5},      {"qwen3", false, 7},
                                           {"phi3", false, 5},     {"smollm3", false, 5},    {"granite", false, 5},
-                                          {"olmo2", false, 9},    {"gpt_neox", false, 5},   {"gpt_neox", true, 5},
-                                          {"gemma", false, 5},    {"gemma2", false, 7},     {"stablelm", true, 5},
-                                          {"stablelm", false, 5}, {"starcoder2", false, 5}, {"gemma3_text", false, 9}};
+                                          {"olmo2", false, 7},    {"gpt_neox", false, 5},   {"gpt_neox", true, 5},
+                                          {"gemma", false, 5},    {"gemma2", false, 5},     {"stablelm", true, 5},
+                                          {"stablelm", false, 5}, {"starcoder2", false, 5}, {"gemma3_text", false, 7}};
 
 static void draw(tarn_module *model)
 {

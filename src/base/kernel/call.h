@@ -9,7 +9,7 @@
 
 #include "base/kernel/view.h"
 
-#define TARN__MAX_INPUTS 9
+#define TARN__MAX_INPUTS 11
 #define TARN__MAX_OUTPUTS 5
 
 /* An index out of range, found by a kernel. The kernel skips the element; the launch raises the error. An
@@ -142,7 +142,11 @@ typedef struct tarn__decode_linear {
     double epsilon, offset; /* of the norm, as in tarn__norm */
     int32_t centred;        /* layernorm instead of rmsnorm */
     int32_t act;            /* tarn__act; norm_linear: of the result, norm_gate_up: of the gate */
-    double scale;           /* linear_residual, norm_residual: factor of what is added */
+    double scale;           /* of the result, before soft cap and sum */
+    double softcap;         /* norm_linear: y = softcap · tanh(y / softcap); 0: none */
+    /* norm_linear, norm_gate_up with a post-norm, an rmsnorm, of the branch: its epsilon and offset, and the factor of
+     * its result */
+    double post_epsilon, post_offset, post_scale;
 } tarn__decode_linear;
 
 /* residual_norm, dropout_residual_norm and their gradients. With dropout, delta, x, sum and gradients are contiguous

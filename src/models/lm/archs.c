@@ -205,6 +205,8 @@ static const tarn__config_keys gpt2_keys = {.context = "n_positions",
 
 static const char *const gpt2_sizes[] = {"gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1.5b", NULL};
 static const char *const llama_sizes[] = {"llama-1b", "llama-3b", "smollm-135m", NULL};
+static const char *const gemma2_sizes[] = {"gemma-2-2b", NULL};
+static const char *const phi3_sizes[] = {"phi-3-mini", NULL};
 
 /* Common to most; to Llama and its successors; to Gemma. */
 #define MODERN .linear = TARN__LINEAR_OUT_IN, .has_rope = true, .has_gqa = true
@@ -244,8 +246,8 @@ static const tarn__arch archs[] = {
      .qk_norm = TARN__QK_NORM_HEAD, .has_window = true, .is_window_switched = true, .kv_heads = 32, .head_dim = 128,
      .window = 4096, .epsilon = 1e-6, .rope_base = 10000},
     {LLAMA, .type = "phi3", .hf_class = "Phi3ForCausalLM", .gguf = "phi3", .names = &phi3_names, .keys = &phi3_keys,
-     .fused = TARN__FUSED_QKV | TARN__FUSED_GATE_UP, .has_window = true, .has_longrope = true, .epsilon = 1e-5,
-     .rope_base = 10000},
+     .sizes = phi3_sizes, .fused = TARN__FUSED_QKV | TARN__FUSED_GATE_UP, .has_window = true, .has_longrope = true,
+     .epsilon = 1e-5, .rope_base = 10000},
     {LLAMA, .type = "smollm3", .hf_class = "SmolLM3ForCausalLM", .gguf = "smollm3", .names = &llama_names,
      .keys = &biases_keys, .is_interleaved = true, .has_window = true, .is_window_switched = true, .is_tied = true,
      .kv_heads = 4, .nope_interval = 4, .epsilon = 1e-6, .rope_base = 2000000},
@@ -282,9 +284,9 @@ static const tarn__arch archs[] = {
     {GEMMA, .type = "gemma", .hf_class = "GemmaForCausalLM", .gguf = "gemma", .names = &gemma_names, .keys = &bias_keys,
      .norms = TARN__NORMS_PRE, .is_legacy_gelu = true, .kv_heads = 16, .rope_base = 10000},
     {GEMMA, .type = "gemma2", .hf_class = "Gemma2ForCausalLM", .gguf = "gemma2", .names = &gemma2_names,
-     .keys = &gemma2_keys, .norms = TARN__NORMS_PRE | TARN__NORMS_POST, .has_window = true, .has_softcaps = true,
-     .kv_heads = 4, .window = 4096, .window_pattern = 2, .rope_base = 10000, .attention_softcap = 50,
-     .logit_softcap = 30, .query_scalar = 256},
+     .keys = &gemma2_keys, .sizes = gemma2_sizes, .norms = TARN__NORMS_PRE | TARN__NORMS_POST, .has_window = true,
+     .has_softcaps = true, .kv_heads = 4, .window = 4096, .window_pattern = 2, .rope_base = 10000,
+     .attention_softcap = 50, .logit_softcap = 30, .query_scalar = 256},
     {GEMMA, .type = "gemma3_text", .hf_class = "Gemma3ForCausalLM", .gguf = "gemma3", .names = &gemma2_names,
      .keys = &gemma2_keys, .norms = TARN__NORMS_PRE | TARN__NORMS_POST, .qk_norm = TARN__QK_NORM_HEAD,
      .has_window = true, .has_softcaps = true, .has_local_rope = true, .kv_heads = 4, .window = 4096,

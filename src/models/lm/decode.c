@@ -95,8 +95,9 @@ static tarn__decode_norm norm_of(const tarn_module *norm)
                                .bias = own(norm, "bias")};
 }
 
-/* Queries, keys and values of norm(x), [B, 1, heads, head_dim] each. */
-static bool project(const tarn_module *attention, const tarn__decode_norm *norm, tarn_tensor *x, tarn_tensor **part)
+/* Queries, keys and values of norm(x), [B, 1, heads, head_dim] each; x is the residual stream. */
+static bool project(const tarn_module *attention, const tarn__decode_norm *norm, tarn__decode_stream *x,
+                    tarn_tensor **part)
 {
     const tarn_module *one = tarn__model_child(attention, TARN__ROLE_QKV);
     tarn_tensor *weights[3], *biases[3];
@@ -105,7 +106,7 @@ static bool project(const tarn_module *attention, const tarn__decode_norm *norm,
         weights[i] = l.weight;
         biases[i] = l.bias;
     }
-    if (!tarn__norm_linear(x, norm, weights, biases, one ? 1 : 3, part))
+    if (!tarn__stream_norm_linear(x, norm, weights, biases, one ? 1 : 3, part))
         return false;
     if (one)
         return tarn__attention_split(attention, part[0], part);
@@ -116,7 +117,7 @@ static bool project(const tarn_module *attention, const tarn__decode_norm *norm,
 }
 
 /* Attention of norm(x) before its output projection, [B, 1, heads · head_dim]. */
-static tarn_tensor *attend(const tarn_module *attention, const tarn__decode_norm *norm, tarn_tensor *x,
+static tarn_tensor *attend(const tarn_module *attention, const tarn__decode_norm *norm, tarn__decode_stream *x,
                            tarn__kv_cache *cache)
 {
     const tarn__model_ctx *ctx = attention->ctx;
@@ -129,24 +130,26 @@ static tarn_tensor *attend(const tarn_module *attention, const tarn__decode_norm
 }
 
 /* act(gate) · up of norm(x); a gate with a bias is an operation of its own. */
-static tarn_tensor *activate_gated(const linear *gate, const linear *up, const tarn__decode_norm *norm, tarn_tensor *x,
-                                   tarn_activation_kind activation)
+static tarn_tensor *activate_gated(const linear *gate, const linear *up, const tarn__decode_norm *norm,
+                                   tarn__decode_stream *x, tarn_activation_kind activation)
 {
     if (!gate->bias && !up->bias)
-        return tarn__norm_gate_up(x, norm, gate->weight, up->weight, activation);
+        return tarn__stream_norm_gate_up(x, norm, gate->weight, up->weight, activation);
     tarn_tensor *weights[] = {gate->weight, up->weight}, *biases[] = {gate->bias, up->bias}, *y[2];
-    return tarn__norm_linear(x, norm, weights, biases, 2, y) ? tarn_gated(y[0], y[1], activation) : NULL;
+    return tarn__stream_norm_linear(x, norm, weights, biases, 2, y) ? tarn_gated(y[0], y[1], activation) : NULL;
 }
 
 /* Hidden activations of the MLP of norm(x). */
-static tarn_tensor *activate(const tarn_module *mlp, const tarn__decode_norm *norm, tarn_tensor *x)
+static tarn_tensor *activate(const tarn_module *mlp, const tarn__decode_norm *norm, tarn__decode_stream *x)
 {
     tarn_activation_kind activation = ((const tarn__model_ctx *)mlp->ctx)->activation;
     const tarn_module *gate = tarn__model_child(mlp, TARN__ROLE_GATE),
                       *both = tarn__model_child(mlp, TARN__ROLE_GATE_UP);
     linear first = linear_of(both ? both : gate ? gate : tarn__model_child(mlp, TARN__ROLE_UP)), second;
-    if (!both && !gate)
-        return tarn__norm_up(x, norm, first.weight, first.bias, activation);
+    if (!both && !gate) {
+        tarn_tensor *sum = tarn__stream_sum(x);
+        return sum ? tarn__norm_up(sum, norm, first.weight, first.bias, activation) : NULL;
+    }
     if (both) {
         int64_t ffn_size = tarn__linear_out(both) / 2;
         second = slice_of(&first, ffn_size, 2 * ffn_size);
@@ -157,23 +160,27 @@ static tarn_tensor *activate(const tarn_module *mlp, const tarn__decode_norm *no
     return tarn_failed() ? NULL : activate_gated(&first, &second, norm, x, activation);
 }
 
-/* sum plus the output of a part: the projection of y, its post-norm and its scale, where the layer has them. */
-static tarn_tensor *add_output(const tarn_module *layer, const tarn_module *projection, tarn__role post, tarn_tensor *y,
-                               tarn_tensor *sum)
+/* Adds the output of a part to the stream: the projection of y, its post-norm and its scale, where the layer has
+ * them. With a post-norm it becomes the branch of the stream. */
+static bool add_output(const tarn_module *layer, const tarn_module *projection, tarn__role post, tarn_tensor *y,
+                       tarn__decode_stream *x)
 {
     const tarn_module *norm = tarn__model_child(layer, post);
     const tarn_lm_config *c = tarn__model_config(layer);
+    const tarn__decode_norm none = {0};
     const double scale = c->residual_scale > 0 ? c->residual_scale : 1;
     linear l = linear_of(projection);
-    if (!y || !sum || !norm)
-        return y && sum ? tarn__linear_residual(y, l.weight, l.bias, sum, scale) : NULL;
-    const tarn__decode_norm none = {0}, after = norm_of(norm);
-    return tarn__norm_linear(y, &none, &l.weight, &l.bias, 1, &y) ? tarn__norm_residual(y, &after, sum, scale) : NULL;
+    if (!y || !tarn__stream_sum(x))
+        return false;
+    if (!norm)
+        return (x->sum = tarn__linear_residual(y, l.weight, l.bias, x->sum, scale)) != NULL;
+    x->post = norm_of(norm), x->scale = scale;
+    return tarn__norm_linear(y, &none, &l.weight, &l.bias, 1, &x->branch);
 }
 
 /* One layer: the residual stream before and after. Where it is parallel, the MLP reads the stream before attention,
  * through its own norm or attention's. */
-static tarn_tensor *add_parts(const tarn_module *layer, tarn_tensor *x, tarn__kv_cache *cache)
+static bool add_parts(const tarn_module *layer, tarn__decode_stream *x, tarn__kv_cache *cache)
 {
     const tarn_module *attention = tarn__model_child(layer, TARN__ROLE_ATTENTION),
                       *mlp = tarn__model_child(layer, TARN__ROLE_MLP),
@@ -182,34 +189,39 @@ static tarn_tensor *add_parts(const tarn_module *layer, tarn_tensor *x, tarn__kv
     const bool is_parallel = tarn__layer_is_parallel(layer);
     const tarn__decode_norm first = norm_of(before_attention),
                             second = norm_of(is_parallel && !before_mlp ? before_attention : before_mlp);
-    tarn_tensor *sum = add_output(layer, tarn__model_child(attention, TARN__ROLE_O), TARN__ROLE_ATTENTION_POST,
-                                  attend(attention, &first, x, cache), x),
-                *h = sum ? activate(mlp, &second, is_parallel ? x : sum) : NULL;
-    return add_output(layer, tarn__model_child(mlp, TARN__ROLE_DOWN), TARN__ROLE_MLP_POST, h, sum);
+    tarn_tensor *attended = attend(attention, &first, x, cache);
+    tarn__decode_stream before = *x; /* without a branch, which attend() has added */
+    bool good = add_output(layer, tarn__model_child(attention, TARN__ROLE_O), TARN__ROLE_ATTENTION_POST, attended, x);
+    tarn_tensor *h = good ? activate(mlp, &second, is_parallel ? &before : x) : NULL;
+    return add_output(layer, tarn__model_child(mlp, TARN__ROLE_DOWN), TARN__ROLE_MLP_POST, h, x);
 }
 
-/* add_parts() in a scope of its own; frees x. */
-static tarn_tensor *run_layer(const tarn_module *layer, tarn_tensor *x, tarn__kv_cache *cache)
+/* add_parts() in a scope of its own; frees the stream before. */
+static bool run_layer(const tarn_module *layer, tarn__decode_stream *x, tarn__kv_cache *cache)
 {
+    const tarn__decode_stream before = *x;
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *y = scope ? add_parts(layer, x, cache) : NULL;
-    y = y ? tarn_scope_return(scope, y) : NULL;
+    bool good = scope && add_parts(layer, x, cache) && tarn_scope_return(scope, x->sum) &&
+                (!x->branch || tarn_scope_return(scope, x->branch));
     tarn_scope_close(scope);
-    if (y)
-        tarn_free(x);
-    return y;
+    if (good)
+        tarn_free(before.sum), tarn_free(before.branch);
+    return good;
 }
 
-/* Logits [B, vocab_size]: the last norm is fused into the head. */
+/* Logits [B, vocab_size]: the last norm, scale and soft cap are fused into the head. */
 tarn_tensor *tarn__model_decode(tarn_module *model, tarn_tensor *tokens, tarn__kv_cache *cache)
 {
     tarn_module *body = model->child[TARN__MODEL_BODY];
     const tarn_module *layers = tarn__model_layers(model), *head = model->child[TARN__MODEL_HEAD];
-    tarn_tensor *x = tarn__model_embed(body, tokens, &(tarn__forward_ctx){.cache = cache}),
-                *weight = own(head, "weight"), *bias = own(head, "bias"), *y = NULL;
-    for (int i = 0; x && i < layers->children; i++)
-        x = run_layer(layers->child[i], x, cache);
+    tarn__decode_stream x = {.sum = tarn__model_embed(body, tokens, &(tarn__forward_ctx){.cache = cache})};
+    const tarn_lm_config *c = tarn__model_config(model);
+    bool good = x.sum != NULL;
+    for (int i = 0; good && i < layers->children; i++)
+        good = run_layer(layers->child[i], &x, cache);
     const tarn__decode_norm norm = norm_of(tarn__model_child(body, TARN__ROLE_NORM));
-    y = x && tarn__norm_linear(x, &norm, &weight, &bias, 1, &y) ? tarn_squeeze(y, 1) : NULL;
-    return tarn__model_finish_logits(tarn__model_config(model), y);
+    tarn_tensor *y =
+        good ? tarn__stream_logits(&x, &norm, own(head, "weight"), own(head, "bias"), c->logit_scale, c->logit_softcap)
+             : NULL;
+    return y ? tarn_squeeze(y, 1) : NULL;
 }

@@ -276,12 +276,7 @@ tarn_tensor *tarn__model_hidden(tarn_module *body, tarn_tensor *tokens, const ta
 
 tarn_tensor *tarn__model_finish_logits(const tarn_lm_config *c, tarn_tensor *logits)
 {
-    if (logits && c->logit_scale > 0)
-        logits = tarn_mul(logits, tarn_scalar(c->logit_scale));
-    if (!logits || !(c->logit_softcap > 0))
-        return logits;
-    tarn_tensor *cap = tarn_scalar(c->logit_softcap);
-    return tarn_mul(tarn_tanh(tarn_div(logits, cap)), cap);
+    return tarn__scale_and_cap(logits, c->logit_scale, c->logit_softcap);
 }
 
 tarn_tensor *tarn__model_forward(tarn_module *model, tarn_tensor *tokens, void *ctx)

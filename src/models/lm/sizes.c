@@ -49,6 +49,36 @@ static const published sizes[] = {
       .tie_embeddings = true,
       .has_bos = true,
       .eos_count = 1}},
+    {{"gemma-2-2b"},
+     {.arch = "gemma2",
+      .vocab_size = 256000,
+      .context = 8192,
+      .layers = 26,
+      .heads = 8,
+      .kv_heads = 4,
+      .head_dim = 256,
+      .hidden_size = 2304,
+      .ffn_size = 9216,
+      .tie_embeddings = true,
+      .has_bos = true,
+      .bos = 2,
+      .eos_count = 1,
+      .eos = {1}}},
+    {{"phi-3-mini"},
+     {.arch = "phi3",
+      .vocab_size = 32064,
+      .context = 4096,
+      .window = 2047,
+      .layers = 32,
+      .heads = 32,
+      .kv_heads = 32,
+      .head_dim = 96,
+      .hidden_size = 3072,
+      .ffn_size = 8192,
+      .has_bos = true,
+      .bos = 1,
+      .eos_count = 1,
+      .eos = {32000}}},
 };
 
 /* A published configuration by name; NULL: none. */
@@ -70,26 +100,25 @@ static void set_defaults(const tarn__arch *arch, tarn_lm_config *c)
     c->attention_softcap = arch->attention_softcap;
     c->logit_softcap = arch->logit_softcap;
     c->rope_local_base = arch->rope_local_base;
-    c->window = arch->window_pattern ? arch->window : 0;
-    if (arch->window_pattern)
+    if (arch->window_pattern) {
+        c->window = arch->window;
         tarn__layers_add_pattern(&c->windows, TARN_LM_MAX_LAYERS, arch->window_pattern, false);
+    }
     if (arch->nope_interval)
         tarn__layers_add_pattern(&c->no_rope, TARN_LM_MAX_LAYERS, arch->nope_interval, true);
 }
 
-/* A published configuration, or the defaults of an architecture; with tied embeddings, as in all small models. False,
+/* A published configuration, or the defaults of an architecture, with tied embeddings as in all small models. False,
  * without an error, for an unknown name. */
 static bool find_config(const char *name, tarn_lm_config *c)
 {
     const tarn_lm_config *found = find_published(name);
-    const tarn__arch *arch = found ? NULL : tarn__arch_find(name);
-    if (found)
-        *c = *found;
-    else if (arch)
-        *c = (tarn_lm_config){.arch = arch->type, .tie_embeddings = true};
-    if (arch)
-        set_defaults(arch, c);
-    return found || arch;
+    const tarn__arch *arch = tarn__arch_find(found ? found->arch : name);
+    if (!arch)
+        return false;
+    *c = found ? *found : (tarn_lm_config){.arch = arch->type, .tie_embeddings = true};
+    set_defaults(arch, c);
+    return true;
 }
 
 bool tarn__model_config_named(const char *name, tarn_lm_config *config)

@@ -95,21 +95,36 @@ static bool fits(tarn__kernel kernel, tarn_tensor *const *inputs, int count)
     return tarn__kernel_fits(tarn__device(inputs[0]), &launch);
 }
 
+/* Operands of a kernel call that adds the branch of the stream; all NULL: there is none. */
+typedef struct branch_rows {
+    tarn_tensor *post, *sum, *new_sum; /* rows of the sums */
+    double epsilon, offset, scale;
+} branch_rows;
+
+/* What is done to a result in the same kernel. */
+typedef struct epilogue {
+    tarn__act act;
+    double scale, softcap; /* 0: none */
+} epilogue;
+
 /* One kernel call for `count` weights of one dtype. */
 static bool call_norm_linear(tarn_tensor *rows, tarn_tensor *x, const tarn__decode_norm *norm,
-                             tarn_tensor *const *weights, tarn_tensor *const *biases, int count, tarn__act act,
-                             tarn_tensor **y)
+                             tarn_tensor *const *weights, tarn_tensor *const *biases, int count, const epilogue *end,
+                             const branch_rows *branch, tarn_tensor **y)
 {
     tarn_tensor *w[3] = {0}, *b[3] = {0}, *to[3] = {0};
-    tarn__decode_linear params = params_of(norm, act);
+    tarn__decode_linear params = params_of(norm, end->act);
+    params.scale = end->scale > 0 ? end->scale : 1, params.softcap = end->softcap;
+    params.post_epsilon = branch->epsilon, params.post_offset = branch->offset, params.post_scale = branch->scale;
     for (int i = 0; i < count; i++) {
         w[i] = weights[i], b[i] = biases ? biases[i] : NULL;
         if (!(y[i] = result_for("norm_linear", x, weights[i])) || !(to[i] = tarn__rows_of("norm_linear", y[i])))
             return false;
     }
-    return tarn__kernel_call(TARN__K_norm_linear, "norm_linear", params,
-                             TARN__IN(rows, norm->weight, w[0], w[1], w[2], b[0], b[1], b[2], norm->bias),
-                             TARN__OUT(to[0], to[1], to[2]));
+    return tarn__kernel_call(
+        TARN__K_norm_linear, "norm_linear", params,
+        TARN__IN(rows, norm->weight, w[0], w[1], w[2], b[0], b[1], b[2], norm->bias, branch->post, branch->sum),
+        TARN__OUT(to[0], to[1], to[2], branch->new_sum));
 }
 
 /* `act` NULL: none. Consecutive weights of one dtype share a call (q, k and v). */
@@ -134,7 +149,7 @@ static bool norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tens
         for (end = i + 1; end < count && weights[end]->view.dtype == weights[i]->view.dtype;)
             end++;
         good = call_norm_linear(rows, x, norm, weights + i, biases ? biases + i : NULL, end - i,
-                                act ? act->act : TARN__ACT_NONE, y + i);
+                                &(epilogue){act ? act->act : TARN__ACT_NONE, 0, 0}, &(branch_rows){0}, y + i);
     }
     return good;
 }
@@ -155,6 +170,20 @@ tarn_tensor *tarn__norm_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_t
     return act && norm_linear(x, norm, &up, &bias, 1, act, &y) ? y : NULL;
 }
 
+/* One kernel call for gate and up. */
+static tarn_tensor *call_norm_gate_up(tarn_tensor *rows, tarn_tensor *x, const tarn__decode_norm *norm,
+                                      tarn_tensor *gate, tarn_tensor *up, tarn__act act, const branch_rows *branch)
+{
+    tarn__decode_linear params = params_of(norm, act);
+    params.post_epsilon = branch->epsilon, params.post_offset = branch->offset, params.post_scale = branch->scale;
+    tarn_tensor *y = result_for("norm_gate_up", x, gate), *to = y ? tarn__rows_of("norm_gate_up", y) : NULL;
+    return to && tarn__kernel_call(TARN__K_norm_gate_up, "norm_gate_up", params,
+                                   TARN__IN(rows, norm->weight, gate, up, norm->bias, branch->post, branch->sum),
+                                   TARN__OUT(to, branch->new_sum))
+               ? y
+               : NULL;
+}
+
 /* Both projections and the activation in one kernel: the hidden activation is never written before it is gated. */
 tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *gate, tarn_tensor *up,
                                 tarn_activation_kind activation)
@@ -170,12 +199,7 @@ tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, t
                     *y = gated ? tarn_linear_apply(h, up, NULL) : NULL;
         return y ? tarn_mul(act->apply(gated), y) : NULL;
     }
-    tarn__decode_linear params = params_of(norm, act->act);
-    tarn_tensor *y = result_for("norm_gate_up", x, gate), *to = y ? tarn__rows_of("norm_gate_up", y) : NULL;
-    return to && tarn__kernel_call(TARN__K_norm_gate_up, "norm_gate_up", params,
-                                   TARN__IN(rows, norm->weight, gate, up, norm->bias), TARN__OUT(to))
-               ? y
-               : NULL;
+    return call_norm_gate_up(rows, x, norm, gate, up, act->act, &(branch_rows){0});
 }
 
 /* The residual is read in the layout of x's rows; else linear and add run separately. */
@@ -238,6 +262,119 @@ tarn_tensor *tarn__norm_residual(tarn_tensor *x, const tarn__decode_norm *norm, 
                                    TARN__IN(rows, norm->weight, norm->bias, from), TARN__OUT(to))
                ? y
                : NULL;
+}
+
+/* ---- the residual stream ------------------------------------------------------------------------------------------
+ */
+
+tarn_tensor *tarn__stream_sum(tarn__decode_stream *stream)
+{
+    if (stream->branch)
+        stream->sum = tarn__norm_residual(stream->branch, &stream->post, stream->sum, stream->scale);
+    stream->branch = NULL;
+    return stream->sum;
+}
+
+/* The branch as (rows, in), where a kernel may add it, and its other operands but the new sum; NULL, without an error,
+ * where the branch must be added first: kernels have rmsnorms alone here. */
+static tarn_tensor *rows_of_branch(tarn__kernel kernel, const tarn__decode_stream *stream,
+                                   const tarn__decode_norm *norm, tarn_tensor *const *weights,
+                                   tarn_tensor *const *biases, int count, branch_rows *to)
+{
+    *to = (branch_rows){0};
+    if (!stream->branch || norm->is_layernorm || stream->post.is_layernorm)
+        return NULL;
+    tarn_tensor *rows = rows_for(kernel, "norm_linear", stream->branch, norm, weights, biases, count),
+                *sum = rows ? rows_of_sum(stream->branch, &stream->post, stream->sum) : NULL;
+    for (int i = 1; i < count; i++)
+        if (sum && weights[i]->view.dtype != weights[0]->view.dtype)
+            sum = NULL;
+    *to = (branch_rows){stream->post.weight, sum, NULL, stream->post.epsilon, stream->post.offset, stream->scale};
+    return sum ? rows : NULL;
+}
+
+/* A new sum of the stream, which a kernel with these operands writes. */
+static tarn_tensor *new_sum_of(const tarn__decode_stream *stream, branch_rows *rows)
+{
+    tarn_tensor *sum = tarn__tensor_new("norm_residual", tarn__shape_of(stream->branch), stream->branch->view.dtype,
+                                        tarn__device(stream->branch));
+    rows->new_sum = sum ? tarn__rows_of("norm_residual", sum) : NULL;
+    return rows->new_sum ? sum : NULL;
+}
+
+/* One kernel call for the branch and all weights. False, without an error, where it does not fit. */
+static bool run_norm_linear(tarn__decode_stream *stream, const tarn__decode_norm *norm, tarn_tensor *const *weights,
+                            tarn_tensor *const *biases, int count, const epilogue *end, tarn_tensor **y)
+{
+    branch_rows branch;
+    tarn_tensor *rows = rows_of_branch(TARN__K_norm_linear, stream, norm, weights, biases, count, &branch),
+                *in[11] = {rows, norm->weight};
+    for (int i = 0; i < count; i++)
+        in[2 + i] = weights[i], in[5 + i] = biases ? biases[i] : NULL;
+    in[9] = branch.post, in[10] = branch.sum;
+    if (!rows || !fits(TARN__K_norm_linear, in, 11))
+        return false;
+    tarn_tensor *sum = new_sum_of(stream, &branch);
+    bool good = sum && call_norm_linear(rows, stream->branch, norm, weights, biases, count, end, &branch, y);
+    stream->sum = sum, stream->branch = NULL;
+    return good;
+}
+
+/* The kernel adds the branch where it fits; else norm_residual does. */
+bool tarn__stream_norm_linear(tarn__decode_stream *stream, const tarn__decode_norm *norm, tarn_tensor *const *weights,
+                              tarn_tensor *const *biases, int count, tarn_tensor **y)
+{
+    if (run_norm_linear(stream, norm, weights, biases, count, &(epilogue){0}, y))
+        return true;
+    tarn_tensor *x = tarn_failed() ? NULL : tarn__stream_sum(stream);
+    return x && tarn__norm_linear(x, norm, weights, biases, count, y);
+}
+
+tarn_tensor *tarn__stream_norm_gate_up(tarn__decode_stream *stream, const tarn__decode_norm *norm, tarn_tensor *gate,
+                                       tarn_tensor *up, tarn_activation_kind activation)
+{
+    const tarn__act_row *act = tarn__act_row_of("norm_gate_up", activation);
+    if (!act)
+        return NULL;
+    branch_rows branch;
+    tarn_tensor *weights[] = {gate, up},
+                *rows = rows_of_branch(TARN__K_norm_gate_up, stream, norm, weights, NULL, 2, &branch);
+    if (!rows || !tarn__same_shape(&gate->view, &up->view) ||
+        !fits(TARN__K_norm_gate_up, (tarn_tensor *[]){rows, norm->weight, gate, up, NULL, branch.post, branch.sum},
+              7)) {
+        tarn_tensor *x = tarn_failed() ? NULL : tarn__stream_sum(stream);
+        return x ? tarn__norm_gate_up(x, norm, gate, up, activation) : NULL;
+    }
+    tarn_tensor *sum = new_sum_of(stream, &branch),
+                *y = sum ? call_norm_gate_up(rows, stream->branch, norm, gate, up, act->act, &branch) : NULL;
+    stream->sum = sum, stream->branch = NULL;
+    return y;
+}
+
+tarn_tensor *tarn__scale_and_cap(tarn_tensor *x, double scale, double softcap)
+{
+    if (x && scale > 0)
+        x = tarn_mul(x, tarn_scalar(scale));
+    if (!x || !(softcap > 0))
+        return x;
+    tarn_tensor *cap = tarn_scalar(softcap);
+    return tarn_mul(tarn_tanh(tarn_div(x, cap)), cap);
+}
+
+/* Scale and soft cap are in the kernel of the head where it fits. */
+tarn_tensor *tarn__stream_logits(tarn__decode_stream *stream, const tarn__decode_norm *norm, tarn_tensor *weight,
+                                 tarn_tensor *bias, double scale, double softcap)
+{
+    const epilogue end = {TARN__ACT_NONE, scale, softcap};
+    tarn_tensor *y = NULL;
+    if (run_norm_linear(stream, norm, &weight, &bias, 1, &end, &y))
+        return y;
+    tarn_tensor *x = tarn_failed() ? NULL : tarn__stream_sum(stream),
+                *rows = x ? rows_for(TARN__K_norm_linear, "norm_linear", x, norm, &weight, &bias, 1) : NULL;
+    if (rows && fits(TARN__K_norm_linear,
+                     (tarn_tensor *[]){rows, norm->weight, weight, NULL, NULL, bias, NULL, NULL, norm->bias}, 9))
+        return call_norm_linear(rows, x, norm, &weight, &bias, 1, &end, &(branch_rows){0}, &y) ? y : NULL;
+    return x && tarn__norm_linear(x, norm, &weight, &bias, 1, &y) ? tarn__scale_and_cap(y, scale, softcap) : NULL;
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */

@@ -1,20 +1,33 @@
 /* decode_attention.cu: attention of a decode step: rotates the token's queries and key (RoPE), appends key and value to
  * the KV cache, and attends to the cached keys, all or those of a sliding window, in the cache's own dtype.
  *
- * A block takes some keys of one KV head, and up to HEADS_PER_BLOCK queries (grouped-query attention). A lane has 8
+ * A block takes some keys of one KV head, and up to MAX_HEADS queries (grouped-query attention). A lane has 8
  * elements of a key, a few adjacent lanes a key; they keep running max, sum and values of their own keys. Lanes, warps
- * and blocks are merged in order; the last block to finish merges all blocks (split-K). The split depends on the number
- * of keys alone, not on the cache's capacity, so results do not change with it. */
+ * and blocks are merged in order; the last block to finish merges all blocks (split-K). The split depends on the
+ * numbers of keys and KV heads alone, not on the cache's capacity, so results do not change with it. */
 #include "backends/cuda/decode/decode_attention.cuh"
 
-#define AHEAD 2       /* keys per lane whose loads are in flight */
 #define SHORT_HEAD 64 /* elements: up to this head_dim a block has at least 64 keys, one batch of loads; beyond, 32 */
+#define MANY_HEADS 16 /* KV heads from which a block has twice as many keys, or four times from twice as many */
+
+/* Keys per lane whose loads are in flight: as many as the registers of a block's query heads leave space for. */
+template <int HEADS> static __device__ __forceinline__ constexpr int keys_ahead(void)
+{
+    return HEADS == 1 ? 4 : 2;
+}
+
+/* log2 of the least keys of a block; `heads` is the number of a sequence's blocks for a split: with more of them, fewer
+ * splits occupy the device. */
+static inline int least_shift(int head_dim, int heads)
+{
+    return (head_dim <= SHORT_HEAD ? 6 : 5) + (heads >= MANY_HEADS) + (heads >= 2 * MANY_HEADS);
+}
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
 /* Online softmax state of some lanes: running max, sum, and weighted values of 8 columns. */
-struct softmax_state {
-    float row_max[HEADS_PER_BLOCK], sum[HEADS_PER_BLOCK], values[HEADS_PER_BLOCK][8];
+template <int HEADS> struct softmax_state {
+    float row_max[HEADS], sum[HEADS], values[HEADS][8];
 };
 
 /* Rescale factor from one running max to a larger one; 0 before any key. */
@@ -37,7 +50,7 @@ template <typename S> struct lane_keys {
 };
 
 /* Keys and values of a lane in flight. */
-template <typename S> struct kv_loads {
+template <typename S, int AHEAD> struct kv_loads {
     vec8<S> key[AHEAD], value[AHEAD];
     uint32_t key_scale[AHEAD], value_scale[AHEAD]; /* bits of f16 */
 
@@ -65,12 +78,12 @@ template <typename S> struct kv_loads {
 
 /* Adds the loaded keys before `end`; key `own` is the token's, taken from shared memory. `lanes` lanes share a key. A
  * `cap` above 0 caps the scores, which are to base 2, like it. */
-template <typename S, int MAX_DIM, bool is_limited>
-__device__ __forceinline__ void attend(const kv_loads<S> &u, const token_smem<MAX_DIM> &t, const float (*query)[8],
-                                       int first, int step, int end, int own, int d, int head_dim, int lanes, float cap,
-                                       softmax_state *s)
+template <typename S, int HEADS, int AHEAD, int MAX_DIM, bool is_limited>
+__device__ __forceinline__ void attend(const kv_loads<S, AHEAD> &u, const token_smem<HEADS, MAX_DIM> &t,
+                                       const float (*query)[8], int first, int step, int end, int own, int d,
+                                       int head_dim, int lanes, float cap, softmax_state<HEADS> *s)
 {
-    float score[AHEAD][HEADS_PER_BLOCK], values[AHEAD][8];
+    float score[AHEAD][HEADS], values[AHEAD][8];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
         float keys[8];
@@ -82,7 +95,7 @@ __device__ __forceinline__ void attend(const kv_loads<S> &u, const token_smem<MA
                 keys[e] = t.key[d + e], values[i][e] = t.value[d + e];
         }
 #pragma unroll
-        for (int h = 0; h < HEADS_PER_BLOCK; h++) {
+        for (int h = 0; h < HEADS; h++) {
             float sum = 0;
 #pragma unroll
             for (int e = 0; e < 8; e++)
@@ -94,21 +107,18 @@ __device__ __forceinline__ void attend(const kv_loads<S> &u, const token_smem<MA
     for (int width = WARP / 2; width > 0; width /= 2)
         if (width < lanes)
 #pragma unroll
-            for (int k = 0; k < AHEAD * HEADS_PER_BLOCK; k++)
-                score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK] +=
-                    __shfl_xor_sync(FULL_WARP, score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK], width);
+            for (int k = 0; k < AHEAD * HEADS; k++)
+                score[k / HEADS][k % HEADS] += __shfl_xor_sync(FULL_WARP, score[k / HEADS][k % HEADS], width);
     if (is_limited && cap > 0) {
 #pragma unroll
-        for (int k = 0; k < AHEAD * HEADS_PER_BLOCK; k++)
-            score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK] =
-                cap * tanhf(score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK] / cap);
+        for (int k = 0; k < AHEAD * HEADS; k++)
+            score[k / HEADS][k % HEADS] = cap * tanhf(score[k / HEADS][k % HEADS] / cap);
     }
 #pragma unroll
-    for (int k = 0; k < AHEAD * HEADS_PER_BLOCK; k++)
-        score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK] =
-            first + k / HEADS_PER_BLOCK * step < end ? score[k / HEADS_PER_BLOCK][k % HEADS_PER_BLOCK] : -CUDART_INF_F;
+    for (int k = 0; k < AHEAD * HEADS; k++)
+        score[k / HEADS][k % HEADS] = first + k / HEADS * step < end ? score[k / HEADS][k % HEADS] : -CUDART_INF_F;
 #pragma unroll
-    for (int h = 0; h < HEADS_PER_BLOCK; h++) {
+    for (int h = 0; h < HEADS; h++) {
         float row_max = s->row_max[h], weight[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
@@ -133,14 +143,14 @@ __device__ __forceinline__ void attend(const kv_loads<S> &u, const token_smem<MA
 }
 
 /* Merges the states of a warp's lanes; `lanes` adjacent ones share their keys. */
-__device__ __forceinline__ void merge_lanes(softmax_state *s, int lanes)
+template <int HEADS> __device__ __forceinline__ void merge_lanes(softmax_state<HEADS> *s, int lanes)
 {
 #pragma unroll
     for (int step = 1; step < WARP; step *= 2) {
         if (step < lanes)
             continue;
 #pragma unroll
-        for (int h = 0; h < HEADS_PER_BLOCK; h++) {
+        for (int h = 0; h < HEADS; h++) {
             float other = __shfl_xor_sync(FULL_WARP, s->row_max[h], step), row_max = fmaxf(s->row_max[h], other);
             float mine = rescale_factor(s->row_max[h], row_max), theirs = rescale_factor(other, row_max);
             s->sum[h] = s->sum[h] * mine + __shfl_xor_sync(FULL_WARP, s->sum[h], step) * theirs;
@@ -154,46 +164,101 @@ __device__ __forceinline__ void merge_lanes(softmax_state *s, int lanes)
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-/* From memory that other blocks have written, bypassing L1; or from shared memory. */
-template <bool is_shared> __device__ __forceinline__ float read(const float *from)
-{
-    return is_shared ? *from : __ldcg(from);
-}
+/* Adjacent elements of one column, from several partial results: those of the block's warps or of all splits. */
+template <int N> struct merged {
+    float row_max, sum, value[N];
 
-/* Merges element d of `count` partial results, `step` apart, in order; loads are batched. */
-template <bool is_shared>
-__device__ __forceinline__ float merge_partials(const float *rows, int count, int64_t step, int d, int head_dim,
-                                                float *max_out, float *sum_out)
-{
-    enum { batch = is_shared ? ATTENTION_WARPS : 16 };
-    float row_max = -CUDART_INF_F, sum = 0, value = 0;
-    for (int start = 0; start < count; start += batch) {
-        float maxes[batch], sums[batch], values[batch], new_max = row_max;
+    __device__ __forceinline__ merged(void) : row_max(-INFINITY), sum(0), value{}
+    {
+    }
+    /* Adds a batch in order; get(i) is the max and the sum of partial result i, at(i) its elements. */
+    template <int COUNT, typename G, typename V> __device__ __forceinline__ void add(G get, V at)
+    {
+        float new_max = row_max;
 #pragma unroll
-        for (int i = 0; i < batch; i++) {
-            const float *row = rows + (start + i) * step;
-            const bool is_there = start + i < count;
-            maxes[i] = is_there ? read<is_shared>(row + head_dim) : -CUDART_INF_F;
-            sums[i] = is_there ? read<is_shared>(row + head_dim + 1) : 0;
-            values[i] = is_there ? read<is_shared>(row + d) : 0;
-        }
-#pragma unroll
-        for (int i = 0; i < batch; i++)
-            new_max = fmaxf(new_max, maxes[i]);
+        for (int i = 0; i < COUNT; i++)
+            new_max = fmaxf(new_max, get(i).x);
         float rescale = rescale_factor(row_max, new_max);
-        sum *= rescale, value *= rescale;
+        sum *= rescale;
 #pragma unroll
-        for (int i = 0; i < batch; i++) {
-            float factor = rescale_factor(maxes[i], new_max);
-            sum += sums[i] * factor;
-            value += values[i] * factor;
+        for (int e = 0; e < N; e++)
+            value[e] *= rescale;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const float2 here = get(i);
+            const float factor = rescale_factor(here.x, new_max);
+            sum += here.y * factor;
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                value[e] += at(i, e) * factor;
         }
         row_max = new_max;
     }
-    *max_out = row_max;
-    *sum_out = sum;
-    return value;
+};
+
+/* Merges element d of the warps' partial results, `step` apart in shared memory. */
+__device__ __forceinline__ merged<1> merge_warps(const float *rows, int step, int d, int head_dim)
+{
+    merged<1> m;
+    m.add<ATTENTION_WARPS>([&](int i) { return make_float2(rows[i * step + head_dim], rows[i * step + head_dim + 1]); },
+                           [&](int i, int) { return rows[i * step + d]; });
+    return m;
 }
+
+#define MERGE_BATCH 16 /* partial results */
+
+/* Merges element d of `count` partial results in batches, each a round trip. The blocks of short heads do: merging them
+ * all at once takes code and registers that cost more than it saves (llama-1b, measured). */
+__device__ __forceinline__ merged<1> merge_in_batches(const float *rows, int count, int d, int head_dim)
+{
+    merged<1> m;
+    for (int start = 0; start < count; start += MERGE_BATCH) {
+        float2 heads[MERGE_BATCH];
+        float values[MERGE_BATCH];
+#pragma unroll
+        for (int i = 0; i < MERGE_BATCH; i++) {
+            const float *row = rows + (start + i) * (head_dim + 2);
+            const bool is_there = start + i < count;
+            heads[i] = is_there ? __ldcg((const float2 *)(row + head_dim)) : make_float2(-CUDART_INF_F, 0);
+            values[i] = is_there ? __ldcg(row + d) : 0;
+        }
+        m.add<MERGE_BATCH>([&](int i) { return heads[i]; }, [&](int i, int) { return values[i]; });
+    }
+    return m;
+}
+
+/* Partial results whose loads are in flight together: a round trip costs more than all else. Blocks of many query heads
+ * have fewer registers, and code that runs once costs its fetch. */
+template <int HEADS> static __device__ __forceinline__ constexpr int merge_loads(void)
+{
+    return HEADS <= 2 ? 2 * MERGE_BATCH : MERGE_BATCH;
+}
+
+/* Elements d and d + 1 of adjacent partial results, from `rows` on; L1 is bypassed, because other blocks wrote them. */
+template <int LOADS> struct split_values {
+    float2 value[LOADS];
+
+    __device__ __forceinline__ void load(const float *rows, int start, int count, int d, int head_dim)
+    {
+#pragma unroll
+        for (int i = 0; i < LOADS; i++)
+            value[i] = start + i < count ? __ldcg((const float2 *)(rows + (start + i) * (head_dim + 2) + d))
+                                         : make_float2(0, 0);
+    }
+    /* Merges those of splits `start` and on; `heads` has the max and the sum of each split. */
+    __device__ __forceinline__ void merge(merged<2> &m, const float2 *heads, int start, int count) const
+    {
+#pragma unroll
+        for (int first = 0; first < LOADS; first += MERGE_BATCH)
+            if (start + first < count)
+                m.add<MERGE_BATCH>(
+                    [&](int i) {
+                        const int at = start + first + i;
+                        return at < count ? heads[at] : make_float2(-CUDART_INF_F, 0);
+                    },
+                    [&](int i, int e) { return e ? value[first + i].y : value[first + i].x; });
+    }
+};
 
 /* One element of y: values / sum. */
 __device__ __forceinline__ void write_value(const decode_args &a, int64_t batch, int head, int d, float value,
@@ -203,20 +268,52 @@ __device__ __forceinline__ void write_value(const decode_args &a, int64_t batch,
     store_float(a.y, a.dtype, batch * a.y_stride[0] + head * a.y_stride[1] + d, sum == 0 ? 0 : value / sum);
 }
 
-/* DEPTH: head_dim if compiled in (64, 128, 256), or 0; is_limited: with a window or a soft cap. Multiply-adds: 2 ·
- * heads · keys · D. Bytes: keys and values, once per block of queries. */
-template <typename S, int DEPTH, bool is_limited>
+/* Merges all splits of a block's queries, whose partial results begin at `rows`. `heads` is shared memory for the max
+ * and the sum of each split of each query. */
+template <int HEADS>
+__device__ __forceinline__ void merge_blocks(const decode_args &a, const float *rows, float2 *heads, int64_t batch,
+                                             int head_0, int queries, int splits, int head_dim)
+{
+    static_assert(MAX_HEADS * MAX_SPLITS <= ATTENTION_WARPS * WARP, "a thread loads at most one max and sum");
+    const int total = queries * head_dim, across = MAX_SPLITS * (head_dim + 2), mine = (int)threadIdx.x;
+    int i = mine * 2, h = i / head_dim, e = i - h * head_dim;
+    enum { loads = merge_loads<HEADS>() };
+    split_values<loads> loaded;
+    float2 head = {};
+    if (mine < queries * splits)
+        head = __ldcg((const float2 *)(rows + mine / splits * across + mine % splits * (head_dim + 2) + head_dim));
+    if (i < total)
+        loaded.load(rows + h * across, 0, splits, e, head_dim);
+    if (mine < queries * splits)
+        heads[mine] = head;
+    __syncthreads();
+    for (bool is_first = true; i < total; is_first = false) {
+        merged<2> m;
+        for (int start = 0; start < splits; start += loads) {
+            if (!is_first || start > 0)
+                loaded.load(rows + h * across, start, splits, e, head_dim);
+            loaded.merge(m, heads + h * splits, start, splits);
+        }
+        write_value(a, batch, head_0 + h, e, m.value[0], m.sum);
+        write_value(a, batch, head_0 + h, e + 1, m.value[1], m.sum);
+        i += 2 * ATTENTION_WARPS * WARP, h = i / head_dim, e = i - h * head_dim;
+    }
+}
+
+/* HEADS: query heads at most; DEPTH: head_dim if compiled in, or 0; is_limited: there may be a window or a soft cap.
+ * Multiply-adds: 2 · heads · keys · D. Bytes: keys and values, once per block of queries. */
+template <typename S, int HEADS, int DEPTH, bool is_limited>
 static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
     decode_attention_kernel(const __grid_constant__ decode_args a)
 {
-    enum { max_dim = DEPTH ? DEPTH : MAX_HEAD_DIM };
-    __shared__ token_smem<max_dim> token;
-    __shared__ float partials[ATTENTION_WARPS][HEADS_PER_BLOCK][max_dim + 2];
+    enum { max_dim = DEPTH ? DEPTH : MAX_HEAD_DIM, AHEAD = keys_ahead<HEADS>() };
+    __shared__ token_smem<HEADS, max_dim> token;
+    __shared__ __align__(16) float partials[ATTENTION_WARPS][HEADS][max_dim + 2];
     const int head_dim = DEPTH ? DEPTH : a.head_dim;
     const int64_t batch = blockIdx.z, head = blockIdx.y / a.parts,
                   at = index_at(a.position, a.is_i64, batch * a.position_stride);
     const int part = blockIdx.y % a.parts, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    int lanes = 1, shift = head_dim <= SHORT_HEAD ? 6 : 5;
+    int lanes = 1, shift = a.shift;
     pdl_launch_dependents();
     /* an invalid position must not write the cache */
     if (at < 0 || at >= a.capacity) {
@@ -244,20 +341,20 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
                                      : end;
     const lane_keys<S> past(a, batch, head, first, d);
     int key = warp * (WARP / lanes) + lane / lanes; /* the lane's next key */
-    kv_loads<S> ahead;
+    kv_loads<S, AHEAD> ahead;
     ahead.load(a, past, key, step, cached);
     /* before the wait: depends on the position only */
     make_angles(a, token, at);
     pdl_wait();
-    token_loader<S, max_dim> mine;
+    token_loader<S, HEADS, max_dim> mine;
     mine.load(a, head_dim, batch, head, part, is_last);
     __syncthreads();
     mine.rotate_and_store(a, token, head_dim, batch, head, at, is_last, part == 0);
     __syncthreads();
-    float query[HEADS_PER_BLOCK][8];
-    softmax_state s;
+    float query[HEADS][8];
+    softmax_state<HEADS> s;
 #pragma unroll
-    for (int h = 0; h < HEADS_PER_BLOCK; h++) {
+    for (int h = 0; h < HEADS; h++) {
         s.row_max[h] = -CUDART_INF_F, s.sum[h] = 0;
 #pragma unroll
         for (int e = 0; e < 8; e++) {
@@ -266,43 +363,45 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
         }
     }
     for (int base = 0; base < end; base += AHEAD * step, key += AHEAD * step) {
-        attend<S, max_dim, is_limited>(ahead, token, query, key, step, end, own, d, head_dim, lanes, a.cap, &s);
+        attend<S, HEADS, AHEAD, max_dim, is_limited>(ahead, token, query, key, step, end, own, d, head_dim, lanes,
+                                                     a.cap, &s);
         ahead.load(a, past, key + AHEAD * step, step, cached);
     }
     merge_lanes(&s, lanes);
     if (lane < lanes && d < head_dim)
 #pragma unroll
-        for (int h = 0; h < HEADS_PER_BLOCK; h++) {
+        for (int h = 0; h < HEADS; h++) {
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 partials[warp][h][d + e] = s.values[h][e];
             partials[warp][h][head_dim] = s.row_max[h], partials[warp][h][head_dim + 1] = s.sum[h];
         }
     __syncthreads();
-    const int queries = min(HEADS_PER_BLOCK, a.group - part * HEADS_PER_BLOCK),
-              head_0 = (int)head * a.group + part * HEADS_PER_BLOCK;
-    float row_max, sum;
+    const int queries = min(HEADS, a.group - part * HEADS), head_0 = (int)head * a.group + part * HEADS;
     for (int i = threadIdx.x; i < queries * head_dim; i += ATTENTION_WARPS * WARP) {
-        int h = i / head_dim, e = i - h * head_dim;
-        float value = merge_partials<true>(&partials[0][h][0], ATTENTION_WARPS, HEADS_PER_BLOCK * (max_dim + 2), e,
-                                           head_dim, &row_max, &sum);
+        const int h = i / head_dim, e = i - h * head_dim;
+        const merged<1> m = merge_warps(&partials[0][h][0], HEADS * (max_dim + 2), e, head_dim);
         if (splits == 1) {
-            write_value(a, batch, head_0 + h, e, value, sum);
+            write_value(a, batch, head_0 + h, e, m.value[0], m.sum);
             continue;
         }
         float *to = a.partial + ((batch * a.heads + head_0 + h) * MAX_SPLITS + blockIdx.x) * (head_dim + 2);
-        to[e] = value;
+        to[e] = m.value[0];
         if (e == 0)
-            to[head_dim] = row_max, to[head_dim + 1] = sum;
+            to[head_dim] = m.row_max, to[head_dim + 1] = m.sum;
     }
     /* the last block merges all splits */
     if (splits == 1 || !is_last_block(&a.counters[batch * gridDim.y + blockIdx.y], splits))
         return;
-    for (int i = threadIdx.x; i < queries * head_dim; i += ATTENTION_WARPS * WARP) {
-        int h = i / head_dim, e = i - h * head_dim;
-        const float *from = a.partial + (batch * a.heads + head_0 + h) * MAX_SPLITS * (head_dim + 2);
-        float value = merge_partials<false>(from, splits, head_dim + 2, e, head_dim, &row_max, &sum);
-        write_value(a, batch, head_0 + h, e, value, sum);
+    const float *rows = a.partial + (batch * a.heads + head_0) * MAX_SPLITS * (head_dim + 2);
+    if constexpr (HEADS == MAX_HEADS && DEPTH == SHORT_HEAD) {
+        for (int i = threadIdx.x; i < queries * head_dim; i += ATTENTION_WARPS * WARP) {
+            const int h = i / head_dim, e = i - h * head_dim;
+            const merged<1> m = merge_in_batches(rows + h * MAX_SPLITS * (head_dim + 2), splits, e, head_dim);
+            write_value(a, batch, head_0 + h, e, m.value[0], m.sum);
+        }
+    } else {
+        merge_blocks<HEADS>(a, rows, (float2 *)partials, batch, head_0, queries, splits, head_dim);
     }
 }
 
@@ -341,8 +440,9 @@ static decode_args args_of(const tarn__call *call)
     a.position_stride = position->stride[0];
     a.capacity = key->shape[2];
     a.heads = (int)q->shape[2], a.group = (int)(q->shape[2] / key->shape[1]),
-    a.parts = (a.group + HEADS_PER_BLOCK - 1) / HEADS_PER_BLOCK, a.head_dim = (int)q->shape[3];
+    a.parts = (a.group + MAX_HEADS - 1) / MAX_HEADS, a.head_dim = (int)q->shape[3];
     a.pairs = (int)(params->rope.dims / 2), a.is_interleaved = params->rope.interleaved != 0;
+    a.shift = least_shift(a.head_dim, a.heads / a.group * a.parts);
     a.magnitude = (float)params->rope.magnitude;
     a.scale = (float)(params->scale * LOG2_E);
     a.window = params->window, a.cap = (float)(params->softcap * LOG2_E);
@@ -362,22 +462,37 @@ static tarn__plan_status prepare_attention_decode(const tarn__call *call, tarn__
     return TARN__PLAN_READY;
 }
 
+/* Blocks of one or two query heads have one form for each head_dim; of more, one for windows and soft caps too. */
+template <typename S> static void (*kernel_of(const decode_args &a))(decode_args)
+{
+    const int dim = a.head_dim;
+    if (a.group == 1)
+        return dim == 64    ? decode_attention_kernel<S, 1, 64, true>
+               : dim == 96  ? decode_attention_kernel<S, 1, 96, true>
+               : dim == 128 ? decode_attention_kernel<S, 1, 128, true>
+                            : decode_attention_kernel<S, 1, 0, true>;
+    if (a.group == 2)
+        return dim == 128   ? decode_attention_kernel<S, 2, 128, true>
+               : dim == 256 ? decode_attention_kernel<S, 2, 256, true>
+                            : decode_attention_kernel<S, 2, 0, true>;
+    if (a.window > 0 || a.cap > 0)
+        return dim == 128   ? decode_attention_kernel<S, MAX_HEADS, 128, true>
+               : dim == 256 ? decode_attention_kernel<S, MAX_HEADS, 256, true>
+                            : decode_attention_kernel<S, MAX_HEADS, 0, true>;
+    return dim == 64    ? decode_attention_kernel<S, MAX_HEADS, 64, false>
+           : dim == 128 ? decode_attention_kernel<S, MAX_HEADS, 128, false>
+                        : decode_attention_kernel<S, MAX_HEADS, 0, false>;
+}
+
 /* Grid: (splits of the keys, KV heads · blocks of their queries, sequences); 256 threads. Sized for the cache's
  * capacity, since a graph is captured once: blocks beyond the current length return. */
 template <typename S> static void launch(const tarn__call *call, const decode_args &a)
 {
     const int64_t keys = a.window > 0 && a.window < a.capacity ? a.window : a.capacity;
-    unsigned splits = blocks_for(keys, a.head_dim <= SHORT_HEAD ? 64 : 32);
-    void (*kernel)(decode_args) = a.head_dim == 64    ? decode_attention_kernel<S, 64, false>
-                                  : a.head_dim == 128 ? decode_attention_kernel<S, 128, false>
-                                                      : decode_attention_kernel<S, 0, false>;
-    if (a.window > 0 || a.cap > 0)
-        kernel = a.head_dim == 128   ? decode_attention_kernel<S, 128, true>
-                 : a.head_dim == 256 ? decode_attention_kernel<S, 256, true>
-                                     : decode_attention_kernel<S, 0, true>;
-    launch_decode(call, kernel,
-                  dim3(splits < MAX_SPLITS ? splits : MAX_SPLITS, (unsigned)(a.heads / a.group * a.parts),
-                       (unsigned)call->in[0]->shape[0]),
+    const int heads = a.heads / a.group * a.parts;
+    const unsigned splits = blocks_for(keys, (int64_t)1 << a.shift);
+    launch_decode(call, kernel_of<S>(a),
+                  dim3(splits < MAX_SPLITS ? splits : MAX_SPLITS, (unsigned)heads, (unsigned)call->in[0]->shape[0]),
                   ATTENTION_WARPS * WARP, 0, a);
 }
 

@@ -8,9 +8,9 @@
 #include "backends/cuda/quant/kv_q8.cuh"
 
 #define ATTENTION_WARPS 8
-#define HEADS_PER_BLOCK 4 /* query heads per block */
-#define MAX_SPLITS 64     /* blocks per KV head */
-#define MAX_HEAD_DIM 256  /* elements */
+#define MAX_HEADS 4      /* query heads per block */
+#define MAX_SPLITS 64    /* blocks per KV head */
+#define MAX_HEAD_DIM 256 /* elements */
 
 /* The KV cache: (B, KV, capacity, D), and its scales. */
 struct cache_rows {
@@ -37,6 +37,7 @@ struct decode_args {
     bool is_i64, is_interleaved;
     int64_t position_stride, capacity;
     int heads, group, parts, head_dim, pairs; /* H, H / KV, blocks that share a group, D, rotated pairs */
+    int shift;                                /* log2 of the least keys of a block */
     float scale;                              /* softmax scale · log2(e) */
     float magnitude;                          /* factor of cos and sin */
     float *partial;                           /* (B, H, MAX_SPLITS, D + 2): weighted values, max, sum */
@@ -50,16 +51,16 @@ struct decode_args {
 
 /* ---- the token --------------------------------------------------------------------------------------------------- */
 
-/* Shared memory of a block for heads of up to MAX_DIM elements. */
-template <int MAX_DIM> struct token_smem {
-    float query[HEADS_PER_BLOCK][MAX_DIM], key[MAX_DIM], value[MAX_DIM];
+/* Shared memory of a block for up to HEADS query heads of up to MAX_DIM elements. */
+template <int HEADS, int MAX_DIM> struct token_smem {
+    float query[HEADS][MAX_DIM], key[MAX_DIM], value[MAX_DIM];
     float cosine[MAX_DIM / 2], sine[MAX_DIM / 2];
 };
 
 /* Each warp reads 64 bytes of frequencies: kernel parameters are slow on first access, so all warps access them at
  * once. */
-template <int MAX_DIM>
-__device__ __forceinline__ void make_angles(const decode_args &a, token_smem<MAX_DIM> &t, int64_t at)
+template <int HEADS, int MAX_DIM>
+__device__ __forceinline__ void make_angles(const decode_args &a, token_smem<HEADS, MAX_DIM> &t, int64_t at)
 {
     const int lane = threadIdx.x % WARP;
     for (int i = threadIdx.x / WARP * 8 + lane; lane < 8 && i < a.pairs; i += ATTENTION_WARPS * 8) {
@@ -91,9 +92,9 @@ __device__ __forceinline__ void store_q8(const cache_rows &to, int64_t batch, in
 }
 
 /* The token's part in a block: its queries, and in the block with the token's own key, key and value, which join the
- * cache. Rows are HEADS_PER_BLOCK queries, key and value. All loads of a thread are issued before the first use. */
-template <typename S, int MAX_DIM> struct token_loader {
-    enum { threads = ATTENTION_WARPS * WARP, each = ((HEADS_PER_BLOCK + 2) * MAX_DIM + threads - 1) / threads };
+ * cache. Rows are HEADS queries, key and value. All loads of a thread are issued before the first use. */
+template <typename S, int HEADS, int MAX_DIM> struct token_loader {
+    enum { threads = ATTENTION_WARPS * WARP, each = ((HEADS + 2) * MAX_DIM + threads - 1) / threads };
     uint32_t own[each], other[each];
 
     /* The element that d is rotated with, and the index of their pair. */
@@ -105,51 +106,49 @@ template <typename S, int MAX_DIM> struct token_loader {
     __device__ __forceinline__ void load(const decode_args &a, int head_dim, int64_t batch, int64_t head, int part,
                                          bool is_last)
     {
-        const int first = (int)head * a.group + part * HEADS_PER_BLOCK,
-                  count = min(HEADS_PER_BLOCK, a.group - part * HEADS_PER_BLOCK);
+        const int first = (int)head * a.group + part * HEADS, count = min(HEADS, a.group - part * HEADS);
 #pragma unroll
         for (int k = 0; k < each; k++) {
             const int i = k * threads + (int)threadIdx.x, row = i / head_dim, d = i - row * head_dim;
-            const token_rows &from = row < HEADS_PER_BLOCK ? a.q : row == HEADS_PER_BLOCK ? a.k : a.v;
+            const token_rows &from = row < HEADS ? a.q : row == HEADS ? a.k : a.v;
             own[k] = other[k] = 0;
-            if (row < HEADS_PER_BLOCK ? row >= count : row > HEADS_PER_BLOCK + 1 || !is_last)
+            if (row < HEADS ? row >= count : row > HEADS + 1 || !is_last)
                 continue;
-            const int64_t first_element =
-                batch * from.stride[0] + (row < HEADS_PER_BLOCK ? first + row : head) * from.stride[1];
+            const int64_t first_element = batch * from.stride[0] + (row < HEADS ? first + row : head) * from.stride[1];
             int pair;
             own[k] = load_bits(from.base, a.dtype, first_element + d);
-            if (row <= HEADS_PER_BLOCK && d < 2 * a.pairs)
+            if (row <= HEADS && d < 2 * a.pairs)
                 other[k] = load_bits(from.base, a.dtype, first_element + partner(a, d, &pair));
         }
     }
     /* RoPE, rounded as a tensor would be, then as the cache stores it. __syncthreads() must follow. */
-    __device__ __forceinline__ void rotate_and_store(const decode_args &a, token_smem<MAX_DIM> &t, int head_dim,
+    __device__ __forceinline__ void rotate_and_store(const decode_args &a, token_smem<HEADS, MAX_DIM> &t, int head_dim,
                                                      int64_t batch, int64_t head, int64_t at, bool is_last,
                                                      bool is_writer) const
     {
 #pragma unroll
         for (int k = 0; k < each; k++) {
             const int i = k * threads + (int)threadIdx.x, row = i / head_dim, d = i - row * head_dim;
-            if (row > HEADS_PER_BLOCK + 1 || (row >= HEADS_PER_BLOCK && !is_last))
+            if (row > HEADS + 1 || (row >= HEADS && !is_last))
                 continue;
             float x = widen_bits(own[k], a.dtype);
-            if (row <= HEADS_PER_BLOCK && d < 2 * a.pairs) {
+            if (row <= HEADS && d < 2 * a.pairs) {
                 int pair, with = partner(a, d, &pair);
                 float y = widen_bits(other[k], a.dtype) * t.sine[pair];
                 x = round_to(x * t.cosine[pair] + (with > d ? -y : y), a.dtype);
             }
-            if (row < HEADS_PER_BLOCK) {
+            if (row < HEADS) {
                 t.query[row][d] = x * a.scale;
                 continue;
             }
-            const cache_rows &to = row == HEADS_PER_BLOCK ? a.key : a.value;
+            const cache_rows &to = row == HEADS ? a.key : a.value;
             if constexpr (sizeof(S) > 1) {
                 S narrowed = narrow<S>(x);
                 x = widen(narrowed);
                 if (is_writer)
                     ((S *)to.base)[batch * to.stride[0] + head * to.stride[1] + at * to.stride[2] + d] = narrowed;
             }
-            (row == HEADS_PER_BLOCK ? t.key : t.value)[d] = x;
+            (row == HEADS ? t.key : t.value)[d] = x;
         }
         if constexpr (sizeof(S) == 1) {
             if (!is_last)

@@ -11,9 +11,14 @@
 
 /* ---- chunks of weights ------------------------------------------------------------------------------------------- */
 
+/* Rings of 16-bit floats: one that fits beside MAX_ROW elements of x; a deep one, where two blocks still fit a
+ * multiprocessor, to load more before x is known; a deep one of shorter chunks, of which rows of 2,304 elements, say,
+ * are a multiple. */
+enum ring_form { RING, DEEP_RING, SHORT_CHUNKS };
+
 /* Elements and bytes of a chunk, and slots of the ring. A slot has space for a row that starts anywhere within 16
  * bytes, and for reads past its end. */
-template <tarn_dtype Q> struct chunk_of {
+template <tarn_dtype Q, ring_form = RING> struct chunk_of {
     enum {
         elements = 2048,
         bytes = elements / quant_format<Q>::elements * quant_format<Q>::bytes,
@@ -30,6 +35,16 @@ template <> struct chunk_of<TARN_BF16> {
 };
 template <> struct chunk_of<TARN_F16> {
     enum { elements = 1024, bytes = 2048, slot_bytes = 2048, slots = 2, is_quantized = 0 };
+};
+template <> struct chunk_of<TARN_BF16, DEEP_RING> {
+    enum { elements = 1024, bytes = 2048, slot_bytes = 2048, slots = 3, is_quantized = 0 };
+};
+template <> struct chunk_of<TARN_F16, DEEP_RING> : chunk_of<TARN_BF16, DEEP_RING> {
+};
+template <> struct chunk_of<TARN_BF16, SHORT_CHUNKS> {
+    enum { elements = 768, bytes = 1536, slot_bytes = 1536, slots = 4, is_quantized = 0 };
+};
+template <> struct chunk_of<TARN_F16, SHORT_CHUNKS> : chunk_of<TARN_BF16, SHORT_CHUNKS> {
 };
 template <> struct chunk_of<TARN_Q8_0> {
     enum { elements = 2048, bytes = 64 * 34, slot_bytes = bytes + 32, slots = 2, is_quantized = 1 };
@@ -87,18 +102,17 @@ struct prefetcher {
     }
     /* Loads the next chunk, if any, and advances. Bytes before an unaligned start, in the same 16, come along. Always
      * closes a group of copies: the ring counts groups. */
-    template <tarn_dtype Q> __device__ __forceinline__ void prefetch(const gemv_args &a, char *slot)
+    template <typename C> __device__ __forceinline__ void prefetch(const gemv_args &a, char *slot)
     {
         if (c.job < a.jobs) {
-            const int shift = chunk_of<Q>::is_quantized ? (int)((uintptr_t)from & 15) : 0, at = threadIdx.x % WARP * 16;
-            const int left =
-                min((int)a.row_bytes - c.chunk * (int)chunk_of<Q>::bytes, (int)chunk_of<Q>::bytes) + shift - at;
+            const int shift = C::is_quantized ? (int)((uintptr_t)from & 15) : 0, at = threadIdx.x % WARP * 16;
+            const int left = min((int)a.row_bytes - c.chunk * (int)C::bytes, (int)C::bytes) + shift - at;
             const char *first = from - shift + at;
 #pragma unroll
-            for (int i = 0; i < chunk_of<Q>::slot_bytes; i += WARP * 16)
+            for (int i = 0; i < C::slot_bytes; i += WARP * 16)
                 if (i < left)
-                    copy_async16(slot + at + i, first + i, chunk_of<Q>::is_quantized ? min(left - i, 16) : 16);
-            from += chunk_of<Q>::bytes;
+                    copy_async16(slot + at + i, first + i, C::is_quantized ? min(left - i, 16) : 16);
+            from += C::bytes;
             advance(a, c);
             if (c.chunk == 0)
                 find_row(a);
@@ -220,24 +234,24 @@ __device__ __forceinline__ void add_units(const char *chunk, int units, const st
 }
 
 /* Adds the products of a chunk with R rows of x. */
-template <tarn_dtype Q, int R>
+template <tarn_dtype Q, typename C, int R>
 __device__ __forceinline__ void add_chunk(const gemv_args &a, const cursor &c, const char *slot, const staged_x &x,
                                           float *sums)
 {
-    int64_t row, skip = (int64_t)c.chunk * chunk_of<Q>::bytes;
-    int which = weight_of_job(a, c, &row), bytes = (int)min(a.row_bytes - skip, (int64_t)chunk_of<Q>::bytes);
-    int left = min(a.x.in - c.chunk * chunk_of<Q>::elements, (int)chunk_of<Q>::elements);
+    int64_t row, skip = (int64_t)c.chunk * C::bytes;
+    int which = weight_of_job(a, c, &row), bytes = (int)min(a.row_bytes - skip, (int64_t)C::bytes);
+    int left = min(a.x.in - c.chunk * C::elements, (int)C::elements);
     if (Q == TARN_BF16)
-        add_f16<bf16, R>(slot, bytes, x, c.chunk * (chunk_of<Q>::elements / 8), sums);
+        add_f16<bf16, R>(slot, bytes, x, c.chunk * (C::elements / 8), sums);
     else if (Q == TARN_F16)
-        add_f16<f16, R>(slot, bytes, x, c.chunk * (chunk_of<Q>::elements / 8), sums);
+        add_f16<f16, R>(slot, bytes, x, c.chunk * (C::elements / 8), sums);
     else if (Q == TARN_F32)
-        add_f32<R>(slot, bytes, x, c.chunk * (chunk_of<Q>::elements / 8), sums);
+        add_f32<R>(slot, bytes, x, c.chunk * (C::elements / 8), sums);
     else if (Q == TARN_Q4_K)
-        add_q4_k<R>(slot, left / UNIT, x, c.chunk * (chunk_of<Q>::elements / UNIT), sums);
-    else if constexpr (chunk_of<Q>::is_quantized)
+        add_q4_k<R>(slot, left / UNIT, x, c.chunk * (C::elements / UNIT), sums);
+    else if constexpr (C::is_quantized)
         add_units<Q, R>(slot + ((uintptr_t)(a.weight[which].base + row * a.weight[which].pitch + skip) & 15),
-                        left / UNIT, x, c.chunk * (chunk_of<Q>::elements / UNIT), sums);
+                        left / UNIT, x, c.chunk * (C::elements / UNIT), sums);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -279,25 +293,26 @@ template <tarn_dtype Q> static __host__ __device__ __forceinline__ constexpr x_l
     return chunk_of<Q>::is_quantized ? Q8_UNITS : F32_ROWS;
 }
 
-/* Q: dtype of the weight; R: rows of x per block; is_general: any norm, activation and scale. FLOPs: 2 · rows · in ·
- * out; bytes: the weight once per R rows. */
-template <tarn_dtype Q, int R, bool is_general>
+/* Q: dtype of the weight; FORM: of the ring; R: rows of x per block; is_general: any norm, activation and scale. FLOPs:
+ * 2 · rows · in · out; bytes: the weight once per R rows. */
+template <tarn_dtype Q, ring_form FORM, int R, bool is_general>
 static __global__ void __launch_bounds__(DECODE_WARPS *WARP, R == 1 ? BLOCKS_PER_SM : 1)
     gemv_kernel(const __grid_constant__ gemv_args a)
 {
     extern __shared__ __align__(16) char space[];
-    enum { slots = chunk_of<Q>::slots };
+    typedef chunk_of<Q, FORM> C;
+    enum { slots = C::slots };
     const int64_t first = (int64_t)blockIdx.y * R;
     const int rows = (int)min(a.x.rows - first, (int64_t)R), warp = threadIdx.x / WARP;
-    const staged_x x = staged_x_at(space + DECODE_WARPS * slots * chunk_of<Q>::slot_bytes, a.x.in, x_layout_of<Q>());
-    char *ring = space + warp * slots * chunk_of<Q>::slot_bytes;
-    cursor now = {(int64_t)blockIdx.x * DECODE_WARPS + warp, 0, 0};
+    const staged_x x = staged_x_at(space + DECODE_WARPS * slots * C::slot_bytes, a.x.in, x_layout_of<Q>());
+    char *ring = space + warp * slots * C::slot_bytes;
+    cursor now = {(int64_t)warp * gridDim.x + blockIdx.x, 0, 0};
     prefetcher ahead = {now, NULL};
     pdl_launch_dependents();
     ahead.find_row(a);
 #pragma unroll 1
     for (int i = 0; i < slots; i++)
-        ahead.prefetch<Q>(a, ring + i * chunk_of<Q>::slot_bytes);
+        ahead.prefetch<C>(a, ring + i * C::slot_bytes);
     prefetch_norm(a.x);
     /* weights are in flight; x is written by the previous kernel */
     pdl_wait();
@@ -309,9 +324,9 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, R == 1 ? BLOCKS_PER
     for (int at = 0; now.job < a.jobs; at = at + 1 < slots ? at + 1 : 0) {
         wait_for_copies<slots - 1>();
         __syncwarp();
-        add_chunk<Q, R>(a, now, ring + at * chunk_of<Q>::slot_bytes, x, sums);
+        add_chunk<Q, C, R>(a, now, ring + at * C::slot_bytes, x, sums);
         __syncwarp();
-        ahead.prefetch<Q>(a, ring + at * chunk_of<Q>::slot_bytes);
+        ahead.prefetch<C>(a, ring + at * C::slot_bytes);
         if (now.chunk + 1 == a.chunks) {
 #pragma unroll
             for (int r = 0; r < R; r++)
@@ -331,31 +346,51 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, R == 1 ? BLOCKS_PER
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Grid: as many blocks as are resident at once, or fewer, with equal numbers of jobs; y: groups of R rows of x, each of
- * which reads the weights. Bytes: the weights'. */
+/* Dynamic shared memory of a block: the rings, and rows of x. */
+template <typename C> static size_t shared_of(int rows)
+{
+    return (size_t)(DECODE_WARPS * C::slots * C::slot_bytes + rows);
+}
+
+/* Grid: as many blocks as are resident at once, or fewer; jobs go to blocks in turn, so that each has equally many,
+ * give or take one; y: groups of R rows of x, each of which reads the weights. Bytes: the weights'. */
+template <tarn_dtype Q, ring_form FORM, int R, bool is_general>
+static void launch_ring(const tarn__call *call, const gemv_args &args)
+{
+    typedef chunk_of<Q, FORM> C;
+    gemv_args a = args;
+    a.chunks = (a.x.in + C::elements - 1) / C::elements;
+    const size_t shared = shared_of<C>(R * staged_pitch(a.x.in, x_layout_of<Q>()));
+    static_assert(C::slot_bytes % 16 == 0 && C::bytes % 16 == 0, "chunks are 16-byte vectors");
+    int per_sm = 0;
+    cudaFuncSetAttribute(gemv_kernel<Q, FORM, R, is_general>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, gemv_kernel<Q, FORM, R, is_general>, DECODE_WARPS * WARP,
+                                                  shared);
+    const int64_t needed = (a.jobs + DECODE_WARPS - 1) / DECODE_WARPS,
+                  resident = (int64_t)(per_sm > 0 ? per_sm : 1) * tarn__cuda_at(call->device)->multiprocessors;
+    launch_decode(call, gemv_kernel<Q, FORM, R, is_general>,
+                  dim3(blocks_for(needed < resident ? needed : resident, 1), blocks_for(a.x.rows, R)),
+                  DECODE_WARPS * WARP, shared, a);
+}
+
+/* One row of x and 16-bit floats: a deep ring, if two blocks have the memory. */
 template <tarn_dtype Q, int R, bool is_general> static void launch(const tarn__call *call, const gemv_args &a)
 {
-    size_t shared = (size_t)(DECODE_WARPS * chunk_of<Q>::slots * chunk_of<Q>::slot_bytes +
-                             R * staged_pitch(a.x.in, x_layout_of<Q>()));
-    static_assert(chunk_of<Q>::slot_bytes % 16 == 0 && chunk_of<Q>::bytes % 16 == 0, "chunks are 16-byte vectors");
-    int per_sm = 0;
-    cudaFuncSetAttribute(gemv_kernel<Q, R, is_general>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, gemv_kernel<Q, R, is_general>, DECODE_WARPS * WARP, shared);
-    int64_t needed = (a.jobs + DECODE_WARPS - 1) / DECODE_WARPS,
-            slots_total = (int64_t)(per_sm > 0 ? per_sm : 1) * tarn__cuda_at(call->device)->multiprocessors;
-    /* equal work per block */
-    int64_t rounds = (needed + slots_total - 1) / slots_total;
-    launch_decode(call, gemv_kernel<Q, R, is_general>, dim3(blocks_for(needed, rounds), blocks_for(a.x.rows, R)),
-                  DECODE_WARPS * WARP, shared, a);
+    if constexpr (R == 1 && (Q == TARN_BF16 || Q == TARN_F16)) {
+        const bool is_deep = two_blocks_fit(call, shared_of<chunk_of<Q, DEEP_RING>>(staged_pitch(a.x.in, F32_ROWS)));
+        if (is_deep && a.x.in % 768 == 0 && a.x.in % 1024 != 0)
+            return launch_ring<Q, SHORT_CHUNKS, R, is_general>(call, a);
+        if (is_deep)
+            return launch_ring<Q, DEEP_RING, R, is_general>(call, a);
+    }
+    launch_ring<Q, RING, R, is_general>(call, a);
 }
 
 /* Several rows of x share the loaded weights, if shared memory holds them. */
 template <tarn_dtype Q> static void launch_rows(const tarn__call *call, gemv_args &a)
 {
     a.row_bytes = tarn__bytes_of(Q, a.x.in);
-    a.chunks = (a.x.in + chunk_of<Q>::elements - 1) / chunk_of<Q>::elements;
-    int64_t shared = DECODE_WARPS * chunk_of<Q>::slots * chunk_of<Q>::slot_bytes +
-                     (int64_t)ROWS_AT_ONCE * staged_pitch(a.x.in, x_layout_of<Q>());
+    const int64_t shared = (int64_t)shared_of<chunk_of<Q>>(ROWS_AT_ONCE * staged_pitch(a.x.in, x_layout_of<Q>()));
     if (a.x.rows > 1 && shared + STATIC_SHARED <= tarn__cuda_at(call->device)->shared_bytes)
         is_general(a) ? launch<Q, ROWS_AT_ONCE, true>(call, a) : launch<Q, ROWS_AT_ONCE, false>(call, a);
     else
@@ -379,6 +414,7 @@ static void launch_dtype(const tarn__call *call, gemv_args &a, tarn_dtype dtype)
 static void kernel_norm_linear(const tarn__call *call)
 {
     gemv_args a = args_of(call, call->in[1], call->in[8]);
+    set_post(call, &a.x, 9, 10, 3);
     for (int i = 0; i < 3 && call->in[2 + i]; i++) {
         a.weight[i] = weight_of(call->in[2 + i], call->in[5 + i], call->out[i]);
         a.jobs += a.weight[i].out;
@@ -390,6 +426,7 @@ static void kernel_norm_linear(const tarn__call *call)
 static void kernel_norm_gate_up(const tarn__call *call)
 {
     gemv_args a = args_of(call, call->in[1], call->in[4]);
+    set_post(call, &a.x, 5, 6, 1);
     a.weight[0] = weight_of(call->in[2], NULL, call->out[0]);
     a.weight[1] = weight_of(call->in[3], NULL, NULL);
     a.jobs = a.weight[0].out, a.is_gated = 1;
@@ -408,30 +445,43 @@ static void kernel_linear_residual(const tarn__call *call)
 
 /* ---- which calls fit --------------------------------------------------------------------------------------------- */
 
-/* Quant blocks are read by bytes. */
-static bool weight_fits(const tarn__view *weight)
+/* True if a block stages float rows of x: one, or ROWS_AT_ONCE of several, since for fewer at once the weight would be
+ * read again. */
+static bool float_rows_fit(const tarn__call *call, int64_t in)
 {
-    bool is_quantized = tarn__is_quantized(weight->dtype);
-    return weight->shape[1] <= (is_quantized ? MAX_BYTE_ROW : MAX_ROW) && (is_quantized || is_aligned(weight));
+    enum { rings = DECODE_WARPS * chunk_of<TARN_F32>::slots * chunk_of<TARN_F32>::slot_bytes };
+    if (in <= MAX_ROW)
+        return true;
+    const tarn__cuda_device *device = tarn__cuda_at(call->device);
+    const int64_t rows = call->in[0]->shape[0] > 1 ? ROWS_AT_ONCE : 1;
+    return in <= MAX_BYTE_ROW && device &&
+           rings + STATIC_SHARED + rows * staged_pitch((int)in, F32_ROWS) <= device->shared_bytes;
+}
+
+/* Quant blocks are read by bytes. */
+static bool weight_fits(const tarn__call *call, const tarn__view *weight)
+{
+    return tarn__is_quantized(weight->dtype) ? weight->shape[1] <= MAX_BYTE_ROW
+                                             : is_aligned(weight) && float_rows_fit(call, weight->shape[1]);
 }
 
 static bool fits_norm_linear(const tarn__call *call)
 {
-    bool good = x_fits(call->in[0], call->in[1], call->inputs > 8 ? call->in[8] : NULL);
+    bool good = x_fits(call->in[0], call->in[1], call->inputs > 8 ? call->in[8] : NULL) && post_fits(call, 9);
     for (int i = 2; good && i < 5 && i < call->inputs && call->in[i]; i++)
-        good = weight_fits(call->in[i]);
+        good = weight_fits(call, call->in[i]);
     return good;
 }
 
 static bool fits_norm_gate_up(const tarn__call *call)
 {
-    return x_fits(call->in[0], call->in[1], call->inputs > 4 ? call->in[4] : NULL) && weight_fits(call->in[2]) &&
-           weight_fits(call->in[3]);
+    return x_fits(call->in[0], call->in[1], call->inputs > 4 ? call->in[4] : NULL) && post_fits(call, 5) &&
+           weight_fits(call, call->in[2]) && weight_fits(call, call->in[3]);
 }
 
 static bool fits_linear_residual(const tarn__call *call)
 {
-    return x_fits(call->in[0], NULL, NULL) && weight_fits(call->in[1]) && call->in[3]->stride[1] == 1;
+    return x_fits(call->in[0], NULL, NULL) && weight_fits(call, call->in[1]) && call->in[3]->stride[1] == 1;
 }
 
 /* Weights: any float or quantized dtype; one dtype per launch. Floats [in, out] have rows of their own. */

@@ -29,13 +29,14 @@ struct gemv_args {
     int64_t sum_down;
     /* with is_general; else silu if gated, none if not, and 1: */
     int act;     /* tarn__act, of the gate or of the result */
-    float scale; /* of the result, before the residual */
+    float scale; /* of the result, before soft cap and residual */
+    float cap;   /* soft cap; 0: none */
 };
 
 /* True if the kernels of rmsnorm and SiLU gates do not do. */
 static inline bool is_general(const gemv_args &a)
 {
-    return a.x.is_centred || a.x.norm_bias || a.x.offset != 0 || a.scale != 1 ||
+    return a.x.post || a.x.is_centred || a.x.norm_bias || a.x.offset != 0 || a.scale != 1 || a.cap > 0 ||
            a.act != (a.is_gated ? TARN__ACT_SILU : TARN__ACT_NONE);
 }
 
@@ -76,6 +77,8 @@ struct addend {
         if (w.bias)
             value += widen_bits(bias, w.bias_dtype);
         value = activate(a.act, value) * a.scale;
+        if (a.cap > 0)
+            value = a.cap * tanhf(value / a.cap);
         if (a.sum)
             value += widen_bits(sum, a.x.dtype);
         return value;
@@ -101,13 +104,26 @@ static inline decode_x x_of(const tarn__call *call, const tarn__view *norm, cons
                     norm && params->centred};
 }
 
+/* Makes x a branch with a post-norm, if the call has one. */
+static inline void set_post(const tarn__call *call, decode_x *x, int post, int sum, int new_sum)
+{
+    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
+    if (call->inputs <= sum || !call->in[post])
+        return;
+    x->post = tarn__view_at(call->in[post]);
+    x->sum = tarn__view_at(call->in[sum]), x->sum_down = call->in[sum]->stride[0];
+    x->new_sum = tarn__view_at(call->out[new_sum]), x->new_sum_down = call->out[new_sum]->stride[0];
+    x->post_epsilon = (float)params->post_epsilon, x->post_offset = (float)params->post_offset,
+    x->post_scale = (float)params->post_scale;
+}
+
 /* Norm, activation and scale of a call; weights and jobs follow. */
 static inline gemv_args args_of(const tarn__call *call, const tarn__view *norm, const tarn__view *norm_bias)
 {
     const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
     gemv_args a = {};
     a.x = x_of(call, norm, norm_bias);
-    a.act = params->act, a.scale = (float)params->scale;
+    a.act = params->act, a.scale = (float)params->scale, a.cap = (float)params->softcap;
     return a;
 }
 
@@ -128,7 +144,8 @@ static inline gemv_weight weight_of(const tarn__view *weight, const tarn__view *
 /* ---- which calls fit --------------------------------------------------------------------------------------------- */
 
 #define MAX_GEMV_ROWS 8 /* rows of x; more are a matmul */
-/* elements of x in shared memory, as f32: within 99 KiB, the smallest limit of the supported devices */
+/* elements of x in shared memory, as f32: within 99 KiB, the smallest limit of the supported devices; decode_gemv.cu
+ * takes more where the device has the memory */
 #define MAX_ROW 8192
 #define MAX_BYTE_ROW 16384 /* as bytes, for quantized weights */
 
@@ -148,6 +165,23 @@ static inline bool x_fits(const tarn__view *x, const tarn__view *norm, const tar
 {
     return x->rank == 2 && x->shape[0] <= MAX_GEMV_ROWS && x->shape[1] > 0 && x->shape[1] % 8 == 0 && is_aligned(x) &&
            (!norm || is_aligned(norm)) && (!norm_bias || is_aligned(norm_bias));
+}
+
+/* True if a multiprocessor has shared memory for two blocks with so many dynamic bytes: it has 1 KiB more than a block
+ * may have, and keeps 1 KiB of each. */
+static inline bool two_blocks_fit(const tarn__call *call, size_t dynamic)
+{
+    return BLOCKS_PER_SM * (dynamic + STATIC_SHARED + 256) <=
+           (size_t)tarn__cuda_at(call->device)->shared_bytes + STATIC_SHARED;
+}
+
+/* True without a post-norm, or where a block normalizes the branch in one batch of loads. */
+static inline bool post_fits(const tarn__call *call, int post)
+{
+    if (call->inputs <= post + 1 || !call->in[post])
+        return true;
+    const int64_t batch = DECODE_WARPS * WARP * 8 * (call->in[0]->dtype == TARN_F32 ? 1 : 2);
+    return is_aligned(call->in[post]) && is_aligned(call->in[post + 1]) && call->in[0]->shape[1] <= batch;
 }
 
 /* ---- other kernels ----------------------------------------------------------------------------------------------- */

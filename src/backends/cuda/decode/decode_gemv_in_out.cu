@@ -220,7 +220,8 @@ static bool weight_fits(const tarn__view *weight)
 
 static bool fits_norm_linear(const tarn__call *call)
 {
-    bool good = x_fits(call->in[0], call->in[1], call->inputs > 8 ? call->in[8] : NULL);
+    bool good =
+        x_fits(call->in[0], call->in[1], call->inputs > 8 ? call->in[8] : NULL) && !(call->inputs > 9 && call->in[9]);
     for (int i = 2; good && i < 5 && i < call->inputs && call->in[i]; i++)
         good = weight_fits(call->in[i]);
     return good;

@@ -283,7 +283,8 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP, BLOCKS_PER_SM)
     extern __shared__ __align__(16) char space[];
     enum { slots = ring_of<Q>::slots, slot_bytes = 2 * ring_of<Q>::bytes };
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, part = warp & (a.split - 1),
-              first_job = (int)(blockIdx.x * DECODE_WARPS + warp) >> a.shift;
+              first_job = a.split > 1 ? (int)(blockIdx.x * DECODE_WARPS + warp) >> a.shift
+                                      : (int)(warp * gridDim.x + blockIdx.x);
     const staged_x x = staged_x_at(space + DECODE_WARPS * slots * slot_bytes, a.s.x.in, Q8_PAIRS);
     const char *ring = space + warp * slots * slot_bytes + lane / HALF * ring_of<Q>::bytes;
     const uint32_t slot_address = (uint32_t)__cvta_generic_to_shared(ring) + lane % HALF * 16;
@@ -336,7 +337,7 @@ static int shift_for(const gemv_quant_args &a, int64_t resident)
     return shift;
 }
 
-/* Grid: as many blocks as are resident at once, or fewer, with equal numbers of jobs. Bytes: the weights'. */
+/* Grid: as many blocks as are resident at once, or fewer; jobs go to blocks in turn. Bytes: the weights'. */
 template <tarn_dtype Q, bool is_gated, bool is_general> static void launch(const tarn__call *call, gemv_quant_args &a)
 {
     void (*kernel)(gemv_quant_args) = gemv_quant_kernel<Q, is_gated, is_general>;
@@ -349,9 +350,8 @@ template <tarn_dtype Q, bool is_gated, bool is_general> static void launch(const
     a.bytes = (int)tarn__bytes_of(Q, a.s.x.in);
     a.chunks = (a.s.x.in + CHUNK - 1) / CHUNK;
     a.shift = shift_for(a, resident), a.split = 1 << a.shift;
-    int64_t needed = ((int64_t)a.jobs * a.split + DECODE_WARPS - 1) / DECODE_WARPS,
-            rounds = (needed + resident - 1) / resident;
-    unsigned blocks = blocks_for(needed, rounds);
+    int64_t needed = ((int64_t)a.jobs * a.split + DECODE_WARPS - 1) / DECODE_WARPS;
+    unsigned blocks = blocks_for(needed < resident ? needed : resident, 1);
     a.step = (int)(blocks * DECODE_WARPS) >> a.shift;
     launch_decode(call, kernel, dim3(blocks), DECODE_WARPS * WARP, shared, a);
 }

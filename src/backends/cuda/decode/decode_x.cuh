@@ -25,6 +25,11 @@ struct decode_x {
     const void *norm_bias; /* of layernorm; NULL: none */
     float offset;          /* of the weight */
     bool is_centred;       /* layernorm instead of rmsnorm */
+    /* with a post-norm `base` is a branch of the residual stream, and x is sum + post_scale · post-norm(branch) */
+    const void *post, *sum; /* weight of the rmsnorm, NULL: none; (rows, in) of x's dtype */
+    void *new_sum;          /* x, written by the first block of each row */
+    int64_t sum_down, new_sum_down;
+    float post_epsilon, post_offset, post_scale;
 };
 
 /* Form of the staged rows: f32; 8 bits, one unit of 32 per lane; 8 bits, two units per lane. */
@@ -196,6 +201,11 @@ template <typename T> struct row_groups {
         }
         return sum;
     }
+    /* True if no thread has group k of these: rows are often shorter than a batch. */
+    __device__ __forceinline__ static bool is_past(int k, int count)
+    {
+        return k * DECODE_WARPS * WARP >= count;
+    }
     /* Sum of (x - mean)². */
     __device__ __forceinline__ float deviations(float mean, int begin, int count) const
     {
@@ -214,11 +224,13 @@ template <typename T> struct row_groups {
     }
     /* (x - mean) · factor · (offset + weight) + bias, rounded to x's dtype as the operation would. */
     __device__ __forceinline__ void normalize(const row_groups &weight, const row_groups &bias, float mean,
-                                              float factor, float offset)
+                                              float factor, float offset, int count)
     {
 #pragma unroll
         for (int k = 0; k < each; k++) {
             float v[8], w[8], b[8];
+            if (is_past(k, count))
+                return;
             group[k].unpack(0, v);
             weight.group[k].unpack(0, w);
             bias.group[k].unpack(0, b);
@@ -226,6 +238,31 @@ template <typename T> struct row_groups {
             for (int i = 0; i < 8; i++)
                 v[i] = (v[i] - mean) * factor * (w[i] + offset) + b[i];
             group[k].pack(v);
+        }
+    }
+    /* sum + scale · these, rounded. */
+    __device__ __forceinline__ void add_to(const row_groups &sum, float scale, int count)
+    {
+#pragma unroll
+        for (int k = 0; k < each; k++) {
+            float v[8], s[8];
+            if (is_past(k, count))
+                return;
+            group[k].unpack(0, v);
+            sum.group[k].unpack(0, s);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                v[i] = s[i] + scale * v[i];
+            group[k].pack(v);
+        }
+    }
+    __device__ __forceinline__ void store(void *row, int count) const
+    {
+#pragma unroll
+        for (int k = 0; k < each; k++) {
+            int at = k * DECODE_WARPS * WARP + (int)threadIdx.x;
+            if (at < count)
+                group[k].store((char *)row + (int64_t)at * 8 * (int)sizeof(T));
         }
     }
     /* Normalizes if requested, and stages. All threads of the block call it. */
@@ -292,7 +329,24 @@ __device__ __forceinline__ void stage_rows_of(const decode_x &x, int64_t first, 
     }
 }
 
-/* The same with any norm: mean, variance around it, then result. A row of several batches is read once for each. */
+/* A row that fits one batch of loads, from the branch with its post-norm; `buffer` is block_sum()'s. */
+template <typename T>
+__device__ __forceinline__ void add_branch(const decode_x &x, int64_t row, int buffer, row_groups<T> &branch)
+{
+    const int count = x.in / 8;
+    row_groups<T> weight, sum;
+    weight.load(x.post, 0, count);
+    sum.load((const T *)x.sum + row * x.sum_down, 0, count);
+    const float squares = branch.deviations(0, 0, count);
+    branch.normalize(weight, row_groups<T>{}, 0,
+                     1.0f / sqrtf(block_sum(squares, buffer) / (float)x.in + x.post_epsilon), x.post_offset, count);
+    branch.add_to(sum, x.post_scale, count);
+    if (blockIdx.x == 0)
+        branch.store((T *)x.new_sum + row * x.new_sum_down, count);
+}
+
+/* The same with any norm: mean, variance around it, then result. A row of several batches is read once for each. With a
+ * post-norm it is one batch, and the norm an rmsnorm. */
 template <typename T, x_layout form>
 __device__ __forceinline__ void stage_general_rows(const decode_x &x, int64_t first, int rows, const staged_x &to)
 {
@@ -304,6 +358,10 @@ __device__ __forceinline__ void stage_general_rows(const decode_x &x, int64_t fi
         groups some, weight, bias;
         float mean = 0, factor = 1;
         some.load(from, 0, count);
+        if (is_normed)
+            weight.load(x.norm, 0, count);
+        if (x.post)
+            add_branch<T>(x, first + row, is_normed ? 1 : (int)(row % 2), some);
         if (is_normed && x.is_centred) {
             float sum = some.sum();
             for (int begin = groups::step; begin < count; begin += groups::step) {
@@ -321,17 +379,23 @@ __device__ __forceinline__ void stage_general_rows(const decode_x &x, int64_t fi
                 squares += rest.deviations(mean, begin, count);
             }
             /* with a mean its sum lies between two uses of this buffer */
-            factor = 1.0f / sqrtf(block_sum(squares, x.is_centred ? 1 : row % 2) / (float)x.in + x.epsilon);
+            factor = 1.0f / sqrtf(block_sum(squares, x.is_centred ? 1
+                                                     : x.post     ? 0
+                                                                  : row % 2) /
+                                      (float)x.in +
+                                  x.epsilon);
         }
         for (int begin = 0; begin < count; begin += groups::step) {
-            if (begin > 0)
+            if (begin > 0) {
                 some.load(from, begin, count);
+                if (is_normed)
+                    weight.load(x.norm, begin, count);
+            }
             if (is_normed) {
-                weight.load(x.norm, begin, count);
                 bias = groups{};
                 if (x.norm_bias)
                     bias.load(x.norm_bias, begin, count);
-                some.normalize(weight, bias, mean, factor, x.offset);
+                some.normalize(weight, bias, mean, factor, x.offset, count - begin);
             }
             some.template stage<form>(false, weight, 1, begin, count, to, row);
         }
@@ -358,12 +422,16 @@ __device__ __forceinline__ void stage_rows(const decode_x &x, int64_t first, int
     }
 }
 
-/* Prefetches the norm's weight before pdl_wait(). */
+/* Prefetches the weights of the norms before pdl_wait(). */
 __device__ __forceinline__ void prefetch_norm(const decode_x &x)
 {
     const int bytes = x.in * (x.dtype == TARN_F32 ? 4 : 2);
-    for (int at = threadIdx.x * 128; x.norm && at < bytes; at += DECODE_WARPS * WARP * 128)
-        prefetch_l2((const char *)x.norm + at);
+    for (int at = threadIdx.x * 128; at < bytes; at += DECODE_WARPS * WARP * 128) {
+        if (x.norm)
+            prefetch_l2((const char *)x.norm + at);
+        if (x.post)
+            prefetch_l2((const char *)x.post + at);
+    }
 }
 
 #endif
