@@ -269,5 +269,10 @@ void tarn__cuda_register_attention(tarn__kernel_row *rows)
         all[i] = i < 2 ? forward_rows() : backward_rows();
         add_rows(rows, kernels[i], &all[i]);
     }
+    static tarn__kernel_row next;
+    const tarn__kernel_row wgmma = tarn__row_fits(
+        tarn__row_planned(prepare_grad, tarn__cuda_attention_grad_wgmma, TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16)),
+        tarn__cuda_attention_wgmma_grad_fits);
+    tarn__push_row(rows, TARN__K_attention_grad, tarn__row_named(wgmma, "wgmma"), &next);
     tarn__cudnn_attention_push_rows(rows);
 }

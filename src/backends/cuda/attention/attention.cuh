@@ -125,6 +125,11 @@ bool tarn__cuda_attention_mma(const tarn__call *call, attention_args *a);
 bool tarn__cuda_attention_mma_grad_fits(const tarn__call *call);
 bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
 
+/* attention_wgmma_grad.cu: some of the gradients of attention_mma_grad.cu on compute capability 9.0. It includes delta,
+ * but for calls that need no gq. */
+bool tarn__cuda_attention_wgmma_grad_fits(const tarn__call *call);
+bool tarn__cuda_attention_wgmma_grad(const tarn__call *call, const attention_args *a);
+
 /* attention_tf32.cu: the same for f32 tensors in TF32. The gradient includes delta. */
 bool tarn__cuda_attention_tf32_fits(const tarn__call *call);
 bool tarn__cuda_attention_tf32(const tarn__call *call, attention_args *a);
@@ -146,6 +151,7 @@ bool tarn__cuda_attention_f32_grad(const tarn__call *call, const attention_args 
 size_t tarn__cuda_attention_f32_grad_scratch(const tarn__call *call);
 
 /* attention_grad.cu: a backward pass on tensor cores, in 16 bits or TF32, in f32 tiles, or by SIMT kernels. */
+void tarn__cuda_attention_grad_wgmma(const tarn__call *call);
 void tarn__cuda_attention_grad_mma(const tarn__call *call);
 void tarn__cuda_attention_grad_tf32(const tarn__call *call);
 void tarn__cuda_attention_grad_f32(const tarn__call *call);

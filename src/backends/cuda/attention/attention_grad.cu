@@ -396,6 +396,18 @@ void tarn__cuda_attention_grad_mma(const tarn__call *call)
         run_simt(call, a);
 }
 
+/* The kernel of rows computes delta. */
+void tarn__cuda_attention_grad_wgmma(const tarn__call *call)
+{
+    attention_args a = attention_of(call, true);
+    if (a.batches == 0)
+        return;
+    if (!a.gq.base)
+        run_delta(call, a);
+    if (!tarn__cuda_attention_wgmma_grad(call, &a))
+        tarn__cuda_attention_grad_mma(call);
+}
+
 /* SIMT where the device has too little shared memory. */
 void tarn__cuda_attention_grad_f32(const tarn__call *call)
 {
@@ -424,7 +436,9 @@ void tarn__cuda_attention_grad_tf32(const tarn__call *call)
 
 void tarn__cuda_attention_grad_native(const tarn__call *call)
 {
-    if (tarn__cuda_attention_mma_grad_fits(call))
+    if (tarn__cuda_attention_wgmma_grad_fits(call))
+        tarn__cuda_attention_grad_wgmma(call);
+    else if (tarn__cuda_attention_mma_grad_fits(call))
         tarn__cuda_attention_grad_mma(call);
     else
         tarn__cuda_attention_grad_simt(call);
