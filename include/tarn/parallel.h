@@ -1,9 +1,10 @@
 /* parallel.h: communicators: ranks that exchange bytes and sum tensors.
  *
- * A communicator connects `size` ranks, numbered from 0: threads of one process, or processes that mpirun or srun has
- * started. Every rank has a handle of its own and uses it from one thread at a time. Collective functions
- * (tarn_comm_all_to_all() to tarn_comm_sum()) are called by all ranks in the same order with matching sizes. A rank
- * that fails, ends or does not answer breaks the communicator: all later calls fail on all ranks. */
+ * A communicator connects `size` ranks, numbered from 0: threads of one process, processes of one machine that are
+ * connected by sockets, or processes that mpirun or srun has started. Every rank has a handle of its own and uses it
+ * from one thread at a time. Collective functions (tarn_comm_all_to_all() to tarn_comm_sum()) are called by all ranks
+ * in the same order with matching sizes. A rank that fails, ends or does not answer breaks the communicator: all later
+ * calls fail on all ranks. */
 #ifndef TARN_PARALLEL_H
 #define TARN_PARALLEL_H
 
@@ -24,6 +25,11 @@ TARN_API bool tarn_comm_threads(int size, tarn_comm **ranks);
  * an error where MPI is missing. */
 TARN_API tarn_comm *tarn_comm_mpi(void);
 
+/* Connects processes of one machine by pairs of local sockets: sockets[2 i] is a stream (SOCK_STREAM) to rank i,
+ * sockets[2 i + 1] one of records (SOCK_SEQPACKET); the two of the own rank are not used. The caller owns the
+ * communicator, and that the sockets, which it closes; with an error, NULL, they stay the caller's. */
+TARN_API tarn_comm *tarn_comm_sockets(int rank, int size, const int *sockets);
+
 /* Number of ranks that the environment of this process announces: variables of mpirun, srun and torchrun; 1: none. */
 TARN_API int tarn_comm_launched(void);
 
@@ -33,6 +39,19 @@ TARN_API int tarn_comm_size(const tarn_comm *comm);
 
 /* Host name of a rank. Belongs to the communicator. NULL on error. */
 TARN_API const char *tarn_comm_host(const tarn_comm *comm, int rank);
+
+/* Connects the devices of all ranks, each of which names its own: tensors there are then exchanged and summed without
+ * host memory. CUDA devices are connected by NCCL, which is opened here; one that is missing is an error. Other
+ * devices, and all with TARN_NCCL=off, stay as they are. Ranks need a GPU each. */
+TARN_API bool tarn_comm_connect(tarn_comm *comm, tarn_device device);
+
+/* Writes how two devices of one backend are connected: "NVLink, 18 links of each", "PCIe, peer to peer" or "through
+ * host memory"; "" where that is not known. 64 bytes suffice. */
+TARN_API bool tarn_device_link(tarn_device a, tarn_device b, char *buffer, size_t size);
+
+/* How the ranks are connected: "NCCL 2.28.3" between devices, else "threads", "sockets" or "mpi". Valid until the
+ * communicator is freed. NULL on error. */
+TARN_API const char *tarn_comm_transport(const tarn_comm *comm);
 
 /* Seconds that a call waits for another rank before it fails; 0: no limit. Default 120. */
 TARN_API bool tarn_comm_set_timeout(tarn_comm *comm, double seconds);
@@ -67,7 +86,8 @@ TARN_API bool tarn_comm_receive(tarn_comm *comm, int from, void *memory, size_t 
 /* Sums tensors of all ranks: parts[0] to parts[count - 1] of rank 0, then those of rank 1, and so on, all f32 and of
  * one shape. `count` is the same on all ranks. `sum` gets the result on every rank; it may be parts[0]. The parts are
  * added as a binary tree in that order, so that the bits do not depend on the number of ranks that share them: 8 parts
- * of one rank, 4 of two or one of eight give the same result. */
+ * of one rank, 4 of two or one of eight give the same result. Tensors of the connected device are summed there, others
+ * on the CPU, bitwise identical. */
 TARN_API bool tarn_comm_sum(tarn_comm *comm, tarn_tensor *const *parts, int count, tarn_tensor *sum);
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */

@@ -42,6 +42,7 @@ void tarn_comm_free(tarn_comm *comm)
 {
     if (!comm)
         return;
+    tarn__link_free(comm);
     comm->row->free(comm);
     tarn__comm_release(comm);
 }
@@ -76,6 +77,13 @@ const char *tarn_comm_host(const tarn_comm *comm, int rank)
     return comm->host[rank];
 }
 
+const char *tarn_comm_transport(const tarn_comm *comm)
+{
+    if (tarn_failed() || !check_comm("comm_transport", comm))
+        return NULL;
+    return comm->link ? comm->link_row->name() : comm->row->name;
+}
+
 bool tarn_comm_set_timeout(tarn_comm *comm, double seconds)
 {
     if (tarn_failed() || !check_comm("comm_set_timeout", comm))
@@ -101,8 +109,7 @@ int tarn_comm_launched(void)
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-/* "step 12: ", or "" outside of a run. */
-static const char *step_of(const tarn_comm *comm, char *text, size_t size)
+const char *tarn__comm_step(const tarn_comm *comm, char *text, size_t size)
 {
     text[0] = 0;
     if (comm->step > 0)
@@ -120,21 +127,21 @@ static bool raise_failure(const char *function, const tarn_comm *comm)
 }
 
 /* A failure without a text is silence: what is known is the peer and how long it was waited for. */
-static bool break_comm(const char *function, tarn_comm *comm)
+bool tarn__comm_break(const char *function, tarn_comm *comm)
 {
     char step[40];
     tarn__comm_failure *f = &comm->failure;
     f->is_silent = f->rank >= 0 && !f->text[0];
     if (f->is_silent)
         snprintf(f->text, sizeof(f->text), "%sit has ended or does not answer; waited %.3g s",
-                 step_of(comm, step, sizeof(step)), comm->timeout);
+                 tarn__comm_step(comm, step, sizeof(step)), comm->timeout);
     comm->is_broken = true;
     return raise_failure(function, comm);
 }
 
 /* The others wait longer than rank 0, and then longer by their rank: one of them finds a hung rank first and tells the
  * others, so that one sentence is reported. */
-static double limit_of(const tarn_comm *comm)
+double tarn__comm_limit(const tarn_comm *comm)
 {
     int steps = comm->rank < 20 ? comm->rank : 20;
     return comm->timeout > 0 ? comm->timeout + 0.25 * steps : 0;
@@ -145,8 +152,8 @@ bool tarn__comm_exchange(const char *function, tarn_comm *comm, const tarn__mess
     if (comm->is_broken)
         return raise_failure(function, comm);
     comm->failure = (tarn__comm_failure){.rank = -1};
-    return count == 0 || comm->row->exchange(comm, messages, count, limit_of(comm), &comm->failure) ||
-           break_comm(function, comm);
+    return count == 0 || comm->row->exchange(comm, messages, count, tarn__comm_limit(comm), &comm->failure) ||
+           tarn__comm_break(function, comm);
 }
 
 bool tarn_comm_poll(tarn_comm *comm)
@@ -156,7 +163,7 @@ bool tarn_comm_poll(tarn_comm *comm)
     if (comm->is_broken)
         return raise_failure("comm_poll", comm);
     comm->failure = (tarn__comm_failure){.rank = -1};
-    return comm->row->poll(comm, &comm->failure) || break_comm("comm_poll", comm);
+    return comm->row->poll(comm, &comm->failure) || tarn__comm_break("comm_poll", comm);
 }
 
 /* The text of a communicator that is broken already is that of its first failure, which is what the others are told. */
@@ -185,7 +192,7 @@ void tarn__comm_notice(const tarn_comm *comm, int peer)
     char step[40];
     if (comm->rank == (peer == 0) && peer >= 0)
         tarn__log(TARN_LOG_NOTICE, "%swaiting for rank %d on %s, which has ended or is not ready",
-                  step_of(comm, step, sizeof(step)), peer, comm->host[peer]);
+                  tarn__comm_step(comm, step, sizeof(step)), peer, comm->host[peer]);
 }
 
 void tarn__comm_hurry(tarn_comm *comm)

@@ -8,15 +8,9 @@
 #include <stdatomic.h>
 #include <tarn/parallel.h>
 
-enum { TARN__COMM_HOST = 64, TARN__COMM_TEXT = 768 };
+#include "base/kernel/device_link.h"
 
-/* A message to or from another rank; never to the own one. */
-typedef struct tarn__message {
-    void *memory; /* of a send it is only read */
-    size_t bytes;
-    int peer;
-    bool is_send;
-} tarn__message;
+enum { TARN__COMM_HOST = 64, TARN__COMM_TEXT = 768 };
 
 /* Why an exchange has failed. */
 typedef struct tarn__comm_failure {
@@ -49,6 +43,10 @@ struct tarn_comm {
     bool is_broken, is_aborted;
     bool is_reporter;
     tarn__comm_failure failure; /* of a broken communicator */
+    /* Between the devices of the ranks; NULL: tensors go through host memory. */
+    const tarn__link_row *link_row;
+    tarn__link *link;
+    tarn_device link_device; /* of this rank */
 };
 
 /* A communicator with a row, its state, rank and size. The caller owns it. NULL with an error. */
@@ -60,11 +58,33 @@ void tarn__comm_release(tarn_comm *comm);
 /* Runs messages together. Breaks the communicator where that fails. False with an error. */
 bool tarn__comm_exchange(const char *function, tarn_comm *comm, const tarn__message *messages, int count);
 
+/* Breaks the communicator with comm->failure and raises that. Returns false. */
+bool tarn__comm_break(const char *function, tarn_comm *comm);
+
+/* Seconds that this rank waits for others; 0: no limit. */
+double tarn__comm_limit(const tarn_comm *comm);
+
+/* Writes "step 12: ", or "" outside of a run, and returns `text`. */
+const char *tarn__comm_step(const tarn_comm *comm, char *text, size_t size);
+
 /* Logs that rank 0 waits for another one, or rank 1 for rank 0. */
 void tarn__comm_notice(const tarn_comm *comm, int peer);
 
 /* From now on a wait for a peer is logged: a user who stops a run sees which rank it waits for. Async-signal-safe. */
 void tarn__comm_hurry(tarn_comm *comm);
+
+/* ---- device links (link.c) --------------------------------------------------------------------------------------- */
+
+/* Waits until the last call is on the device's stream; all work of the link has ended. A rank that fails, and time that
+ * runs out, abort the link and break the communicator. False with an error. */
+bool tarn__link_wait(const char *function, tarn_comm *comm);
+bool tarn__link_finish(const char *function, tarn_comm *comm);
+
+/* The same for a call that has failed at once. Returns false. */
+bool tarn__link_fail(const char *function, tarn_comm *comm);
+
+/* Frees the link of a communicator; NULL is allowed. */
+void tarn__link_free(tarn_comm *comm);
 
 /* ---- the MPI library (mpi/) -------------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "core/launch/graph.h"
 #include "core/tensor/tensor.h"
 
 tarn__tree tarn__tree_open(int64_t leaves, int64_t first)
@@ -86,8 +87,14 @@ typedef struct job {
     const char *function;
     tarn_comm *comm;
     tarn__tree *own;
-    int64_t count; /* elements of a node */
+    int64_t count;  /* elements of a node */
+    bool on_device; /* by the link of the communicator */
 } job;
+
+static float *address_of(const tarn_tensor *x)
+{
+    return tarn__view_at(&x->view);
+}
 
 /* Shards differ by one element at most; computed without count * rank, which could overflow. */
 static int64_t begin_of(const job *j, int rank)
@@ -119,30 +126,70 @@ static int count_nodes(const job *j)
     return rows;
 }
 
-/* Posts all shards: those of the own nodes to their ranks, and the own shard of all others. */
-static bool exchange_shards(const job *j, float *gathered)
+/* Rows are `stride` elements apart. */
+typedef struct shards {
+    float *memory;
+    int64_t stride;
+    int rows;
+} shards;
+
+/* All messages of an exchange of shards: those of the own nodes to their ranks, and the own shard of all others.
+ * Returns their number. */
+static int list_messages(const job *j, const shards *gathered, tarn__message *messages)
 {
-    int own = j->comm->rank, rows = count_nodes(j), count = 0, row = 0;
-    int64_t shard = shard_of(j, own), begin = begin_of(j, own);
-    size_t bytes = sizeof(tarn__message) * ((size_t)rows + (size_t)(j->own->count * j->comm->size));
-    tarn__message *messages = tarn__alloc(bytes);
-    if (!messages)
-        return false;
+    int own = j->comm->rank, count = 0, row = 0;
+    int64_t shard = shard_of(j, own);
     for (int i = 0; i < j->comm->size; i++) {
         int nodes = shape_of(j, i).count;
         int64_t theirs = shard_of(j, i);
-        for (int k = 0; k < nodes; k++, row++) {
-            float *to = gathered + (size_t)row * (size_t)shard;
-            if (i == own && shard)
-                memcpy(to, (const float *)tarn_data(j->own->node[k].sum) + begin, sizeof(float) * (size_t)shard);
-            else if (shard)
-                messages[count++] = (tarn__message){to, sizeof(float) * (size_t)shard, i, false};
-        }
+        for (int k = 0; k < nodes; k++, row++)
+            if (i != own && shard)
+                messages[count++] = (tarn__message){gathered->memory + (size_t)row * (size_t)gathered->stride,
+                                                    sizeof(float) * (size_t)shard, i, false};
         for (int k = 0; i != own && theirs && k < j->own->count; k++)
-            messages[count++] = (tarn__message){(float *)tarn_data(j->own->node[k].sum) + begin_of(j, i),
+            messages[count++] = (tarn__message){address_of(j->own->node[k].sum) + begin_of(j, i),
                                                 sizeof(float) * (size_t)theirs, i, true};
     }
-    bool good = !tarn_failed() && tarn__comm_exchange(j->function, j->comm, messages, count);
+    return count;
+}
+
+/* The first row of the own nodes. */
+static int first_row(const job *j)
+{
+    int row = 0;
+    for (int i = 0; i < j->comm->rank; i++)
+        row += shape_of(j, i).count;
+    return row;
+}
+
+/* Copies the own shard of the own nodes, on host or device. */
+static bool copy_own(const job *j, const shards *gathered)
+{
+    size_t bytes = sizeof(float) * (size_t)shard_of(j, j->comm->rank);
+    bool good = true;
+    for (int k = 0; good && bytes && k < j->own->count; k++) {
+        float *to = gathered->memory + (size_t)(first_row(j) + k) * (size_t)gathered->stride;
+        const float *from = address_of(j->own->node[k].sum) + begin_of(j, j->comm->rank);
+        if (j->on_device)
+            good = j->comm->link_row->copy(j->comm->link, to, from, bytes) || tarn__link_fail(j->function, j->comm);
+        else
+            memcpy(to, from, bytes);
+    }
+    return good;
+}
+
+/* Gives every rank its shard of all nodes. */
+static bool exchange_shards(const job *j, const shards *gathered)
+{
+    size_t bytes = sizeof(tarn__message) * ((size_t)gathered->rows + (size_t)(j->own->count * j->comm->size));
+    tarn__message *messages = tarn__alloc(bytes);
+    int count = messages ? list_messages(j, gathered, messages) : 0;
+    bool good = messages && copy_own(j, gathered);
+    if (good && j->on_device)
+        good = j->comm->link_row->exchange(j->comm->link, messages, count) ? tarn__link_wait(j->function, j->comm)
+                                                                           : tarn__link_fail(j->function, j->comm);
+    else
+        good = good && tarn__comm_exchange(j->function, j->comm, messages, count);
     tarn__release(messages, bytes);
     return good;
 }
@@ -188,10 +235,75 @@ static bool sum_ranks(const job *j, tarn_tensor *sum)
                                : tarn_zeros(tarn_shape_of(sum), TARN_F32, cpu);
     if (!gathered || !on_host)
         return false;
-    float *memory = tarn_data(gathered);
-    return memory && exchange_shards(j, memory) && (shard == 0 || sum_shard(j, gathered)) &&
+    shards rows = {tarn_data(gathered), shard, count_nodes(j)};
+    return rows.memory && exchange_shards(j, &rows) && (shard == 0 || sum_shard(j, gathered)) &&
            gather_shards(j, tarn_data(gathered), tarn_data(on_host)) && (on_host == sum || tarn_copy(sum, on_host));
 }
+
+/* ---- on the device ----------------------------------------------------------------------------------------------- */
+
+/* How often the sum of two rows is taken after each row: the shape of sum_shard(). */
+static void list_merges(const job *j, uint8_t *merges)
+{
+    tarn__tree all = tarn__tree_open(j->own->leaves, 0);
+    int row = 0;
+    for (int i = 0; i < j->comm->size; i++) {
+        tarn__tree theirs = shape_of(j, i);
+        for (int k = 0; k < theirs.count; k++, row++) {
+            int before = all.count;
+            add_node(&all, theirs.node[k]);
+            merges[row] = (uint8_t)(before + 1 - all.count);
+        }
+    }
+}
+
+/* The result of a shard is written to its position in the sum, from where the others get it. */
+static bool sum_on_link(const job *j, const shards *gathered, tarn_tensor *sum)
+{
+    uint8_t merges[TARN__LINK_ROWS];
+    const tarn__link_row *link = j->comm->link_row;
+    size_t bytes = sizeof(size_t) * (size_t)j->comm->size, *sizes = tarn__alloc(bytes);
+    if (!sizes)
+        return false;
+    list_merges(j, merges);
+    for (int i = 0; i < j->comm->size; i++)
+        sizes[i] = sizeof(float) * (size_t)shard_of(j, i);
+    tarn__link_sum s = {.rows = gathered->memory,
+                        .count = gathered->rows,
+                        .merges = merges,
+                        .stride = gathered->stride,
+                        .elements = shard_of(j, j->comm->rank),
+                        .sum = address_of(sum) + begin_of(j, j->comm->rank)};
+    bool good = link->sum(j->comm->link, &s) && link->gather(j->comm->link, address_of(sum), sizes);
+    tarn__release(sizes, bytes);
+    return good ? tarn__link_wait(j->function, j->comm) : tarn__link_fail(j->function, j->comm);
+}
+
+/* The same on all ranks, since it depends on nothing else: whether the link can sum the tree. */
+static bool fits_link(const job *j, const tarn_tensor *sum)
+{
+    bool fits = j->comm->link && tarn__same_device(tarn__device(sum), j->comm->link_device) &&
+                tarn_is_contiguous(sum) && count_nodes(j) <= TARN__LINK_ROWS;
+    for (int i = 0; fits && i < j->own->count; i++)
+        fits = tarn__same_device(tarn__device(j->own->node[i].sum), j->comm->link_device);
+    return fits;
+}
+
+/* Waits for the end: a rank that fails meanwhile is found here, and not where this one waits for its device. */
+static bool sum_devices(const job *j, tarn_tensor *sum)
+{
+    int64_t shard = shard_of(j, j->comm->rank), stride = (shard + 3) / 4 * 4;
+    int rows = count_nodes(j);
+    tarn_tensor *memory =
+        tarn__tensor_new(j->function, TARN_SHAPE(rows, stride > 0 ? stride : 4), TARN_F32, j->comm->link_device);
+    if (!memory)
+        return false;
+    shards gathered = {address_of(memory), stride, rows};
+    tarn__bump_version(sum);
+    return exchange_shards(j, &gathered) && sum_on_link(j, &gathered, sum) && tarn__link_finish(j->function, j->comm);
+}
+
+/* ---- all ranks --------------------------------------------------------------------------------------------------- */
 
 /* Nodes on another device are staged through the host. */
 static bool stage(tarn__tree *tree)
@@ -216,8 +328,10 @@ bool tarn__tree_sum(const char *function, tarn__tree *tree, tarn_comm *comm, tar
     if (!comm || comm->size == 1)
         return tarn_copy(sum, tree->node[0].sum);
     tarn_scope *scope = tarn_scope_open();
-    job j = {function, comm, tree, tarn_count(sum)};
-    bool good = scope && stage(tree) && sum_ranks(&j, sum);
+    job j = {.function = function, .comm = comm, .own = tree, .count = tarn_count(sum)};
+    j.on_device = fits_link(&j, sum);
+    bool good = scope && tarn__not_captured(function, tarn__device(sum), "a sum over ranks") &&
+                (j.on_device ? sum_devices(&j, sum) : stage(tree) && sum_ranks(&j, sum));
     tarn_scope_close(scope);
     return good;
 }

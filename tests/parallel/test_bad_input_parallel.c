@@ -31,6 +31,10 @@ static void calls_without_a_communicator_are_errors(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "comm_poll");
     assert_false(tarn_comm_sum(NULL, &part, 1, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "comm_sum");
+    assert_false(tarn_comm_connect(NULL, tarn_device_cpu()));
+    assert_error(TARN_ERROR_ARGUMENT, "comm_connect");
+    assert_null(tarn_comm_transport(NULL));
+    assert_error(TARN_ERROR_ARGUMENT, "comm_transport");
     assert_false(tarn_comm_is_reporter(NULL));
     tarn_comm_abort(NULL, "no one hears it");
     tarn_comm_free(NULL);
@@ -49,6 +53,10 @@ static void arguments_out_of_range_are_errors(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "1024");
     assert_false(tarn_comm_threads(1, NULL));
     assert_error(TARN_ERROR_ARGUMENT, "NULL");
+    assert_null(tarn_comm_sockets(2, 2, (int[]){0, 0, 0, 0}));
+    assert_error(TARN_ERROR_ARGUMENT, "comm_sockets: rank 2 of 2");
+    assert_null(tarn_comm_sockets(0, 2, NULL));
+    assert_error(TARN_ERROR_ARGUMENT, "`sockets` is NULL");
     assert_true(tarn_comm_threads(1, &comm));
     assert_null(tarn_comm_host(comm, 1));
     assert_error(TARN_ERROR_ARGUMENT, "rank 1");
@@ -67,6 +75,20 @@ static void arguments_out_of_range_are_errors(void **state)
     assert_false(tarn_comm_all_to_all(comm, &value, &bytes, &other, &fewer));
     assert_error(TARN_ERROR_ARGUMENT, "itself");
     tarn_comm_free(comm);
+}
+
+/* Devices whose link is not known have none; the rest is refused. */
+static void links_of_devices(void **state)
+{
+    (void)state;
+    char text[64] = "before";
+    tarn_device cpu = tarn_device_cpu(), nowhere = {.backend = 7, .index = 3};
+    assert_true(tarn_device_link(cpu, cpu, text, sizeof(text)));
+    assert_string_equal(text, "");
+    assert_false(tarn_device_link(cpu, nowhere, text, sizeof(text)));
+    assert_error(TARN_ERROR_DEVICE, "device_link");
+    assert_false(tarn_device_link(cpu, cpu, NULL, 0));
+    assert_error(TARN_ERROR_ARGUMENT, "device_link: the buffer");
 }
 
 static void only_f32_tensors_of_one_size_are_summed(void **state)
@@ -104,6 +126,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_without_a_communicator_are_errors),
         cmocka_unit_test(arguments_out_of_range_are_errors),
+        cmocka_unit_test(links_of_devices),
         cmocka_unit_test(only_f32_tensors_of_one_size_are_summed),
         cmocka_unit_test(a_missing_mpi_library_is_an_error),
     };

@@ -1,6 +1,7 @@
-/* Communicators between threads: what every rank receives, sums that do not depend on the number of ranks, and
- * failures that reach all ranks. */
+/* Communicators between threads, by memory and by sockets: what every rank receives, sums that do not depend on the
+ * number of ranks, and failures that reach all ranks. */
 #include <pthread.h>
+#include <sys/socket.h>
 
 #include "support/check.h"
 
@@ -16,6 +17,43 @@ typedef struct rank_run {
     char error[1024];
 } rank_run;
 
+static bool has_sockets; /* the ranks are connected by sockets */
+
+static int use_memory(void **state)
+{
+    (void)state;
+    has_sockets = false;
+    return 0;
+}
+
+static int use_sockets(void **state)
+{
+    (void)state;
+    has_sockets = true;
+    return 0;
+}
+
+static void connect_ranks(int size, tarn_comm **comms)
+{
+    static int sockets[MAX_RANKS][MAX_RANKS][2];
+    if (!has_sockets) {
+        assert_true(tarn_comm_threads(size, comms));
+        return;
+    }
+    for (int a = 0; a < size; a++)
+        for (int b = a + 1; b < size; b++)
+            for (int kind = 0; kind < 2; kind++) {
+                int pair[2];
+                assert_int_equal(socketpair(AF_UNIX, kind ? SOCK_SEQPACKET : SOCK_STREAM, 0, pair), 0);
+                sockets[a][b][kind] = pair[0];
+                sockets[b][a][kind] = pair[1];
+            }
+    for (int i = 0; i < size; i++) {
+        comms[i] = tarn_comm_sockets(i, size, &sockets[i][0][0]);
+        assert_non_null(comms[i]);
+    }
+}
+
 static void *run_rank(void *argument)
 {
     rank_run *r = argument;
@@ -28,7 +66,7 @@ static void *run_rank(void *argument)
 static void run_ranks(int size, bool (*run)(tarn_comm *comm, void *ctx), void *ctx, rank_run *ranks)
 {
     tarn_comm *comms[MAX_RANKS];
-    assert_true(tarn_comm_threads(size, comms));
+    connect_ranks(size, comms);
     for (int i = 0; i < size; i++) {
         ranks[i] = (rank_run){.comm = comms[i], .run = run, .ctx = ctx};
         assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
@@ -206,6 +244,55 @@ static void a_sum_is_bitwise_identical_for_any_number_of_ranks(void **state)
             }
 }
 
+enum { LARGE = 400000 };
+
+/* Three leaves of a rank are two nodes: two messages of a pair in one exchange, each larger than a socket holds. */
+static bool sum_large(tarn_comm *comm, void *ctx)
+{
+    (void)ctx;
+    int rank = tarn_comm_rank(comm), wrong = 0;
+    float *values = malloc(sizeof(*values) * LARGE);
+    tarn_tensor *part[3];
+    tarn_scope *scope = tarn_scope_open();
+    for (int k = 0; k < 3; k++) {
+        int weight = (3 * rank + k + 1) * (3 * rank + k + 1);
+        for (int i = 0; i < LARGE; i++)
+            values[i] = (float)(weight * (i % 1009));
+        part[k] = tarn_from_f32(values, TARN_SHAPE(LARGE), tarn_device_cpu());
+    }
+    bool good = tarn_comm_sum(comm, part, 3, part[0]) && tarn_read_f32(part[0], values, LARGE);
+    for (int i = 0; i < LARGE; i++)
+        wrong += values[i] != (float)((1 + 4 + 9 + 16 + 25 + 36) * (i % 1009));
+    free(values);
+    tarn_scope_close(scope);
+    return good && !wrong;
+}
+
+static void messages_of_a_pair_keep_their_order(void **state)
+{
+    (void)state;
+    rank_run ranks[MAX_RANKS];
+    for (int i = 0; i < 20; i++) { /* a message that overtakes another one needs an unlucky moment */
+        run_ranks(2, sum_large, NULL, ranks);
+        assert_all_good(2, ranks);
+    }
+}
+
+/* Devices without a link stay as they are. */
+static bool connect_cpu(tarn_comm *comm, void *ctx)
+{
+    return tarn_comm_connect(comm, tarn_device_cpu()) && strcmp(tarn_comm_transport(comm), ctx) == 0 &&
+           tarn_comm_barrier(comm);
+}
+
+static void ranks_on_the_cpu_need_no_link(void **state)
+{
+    (void)state;
+    rank_run ranks[MAX_RANKS];
+    run_ranks(3, connect_cpu, (char *)(has_sockets ? "sockets" : "threads"), ranks);
+    assert_all_good(3, ranks);
+}
+
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 /* Rank 2 fails; the others wait for it. */
@@ -258,7 +345,7 @@ static void a_broken_communicator_stays_broken(void **state)
     (void)state;
     tarn_comm *comms[2];
     int value = 0;
-    assert_true(tarn_comm_threads(2, comms));
+    connect_ranks(2, comms);
     assert_true(tarn_comm_poll(comms[0]));
     tarn_comm_abort(comms[1], "the disk is full");
     for (int i = 0; i < 2; i++) {
@@ -275,14 +362,77 @@ static void a_broken_communicator_stays_broken(void **state)
     tarn_comm_free(comms[1]);
 }
 
+/* Megabytes in both directions at once: more than a socket holds. */
+static bool exchange_much(tarn_comm *comm, void *ctx)
+{
+    enum { BYTES = 3 << 20 };
+    (void)ctx;
+    int rank = tarn_comm_rank(comm), size = tarn_comm_size(comm);
+    size_t bytes[MAX_RANKS];
+    unsigned char *in = malloc((size_t)size * BYTES), *out = malloc((size_t)size * BYTES);
+    bool good = in && out;
+    for (int i = 0; good && i < size; i++) {
+        bytes[i] = BYTES;
+        memset(in + (size_t)i * BYTES, 16 * rank + i, BYTES);
+    }
+    good = good && tarn_comm_all_to_all(comm, in, bytes, out, bytes);
+    for (int i = 0; good && i < size; i++)
+        good = out[(size_t)i * BYTES] == 16 * i + rank && out[(size_t)(i + 1) * BYTES - 1] == 16 * i + rank;
+    free(in);
+    free(out);
+    return good;
+}
+
+static void messages_may_be_larger_than_a_socket_holds(void **state)
+{
+    (void)state;
+    rank_run ranks[MAX_RANKS];
+    run_ranks(3, exchange_much, NULL, ranks);
+    assert_all_good(3, ranks);
+}
+
+/* Rank 1 leaves without a word, as a process that is killed does; its sockets are closed. */
+static void a_rank_that_ends_is_named_at_once(void **state)
+{
+    (void)state;
+    int pair[2][2], sockets[4] = {-1, -1}, value;
+    for (int kind = 0; kind < 2; kind++) {
+        assert_int_equal(socketpair(AF_UNIX, kind ? SOCK_SEQPACKET : SOCK_STREAM, 0, pair[kind]), 0);
+        sockets[2 + kind] = pair[kind][0];
+    }
+    tarn_comm *comm = tarn_comm_sockets(0, 2, sockets);
+    assert_non_null(comm);
+    assert_true(tarn_comm_poll(comm));
+    for (int kind = 0; kind < 2; kind++)
+        shutdown(pair[kind][1], SHUT_RDWR);
+    assert_false(tarn_comm_poll(comm));
+    assert_non_null(strstr(tarn_error(), "rank 1 on "));
+    assert_non_null(strstr(tarn_error(), ": it has ended"));
+    tarn_clear_error();
+    assert_false(tarn_comm_receive(comm, 1, &value, sizeof(value)));
+    assert_non_null(strstr(tarn_error(), ": it has ended"));
+    tarn_clear_error();
+    tarn_comm_free(comm);
+}
+
+#define OF_BOTH(test) \
+    {#test, test, use_memory, NULL, NULL}, \
+    { \
+#test "_by_sockets", test, use_sockets, NULL, NULL \
+    }
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_rank_receives_what_the_others_send),
-        cmocka_unit_test(a_sum_is_bitwise_identical_for_any_number_of_ranks),
-        cmocka_unit_test(a_failed_rank_ends_the_calls_of_all_others_with_its_text),
-        cmocka_unit_test(a_rank_that_does_not_answer_is_named),
-        cmocka_unit_test(a_broken_communicator_stays_broken),
+        OF_BOTH(every_rank_receives_what_the_others_send),
+        OF_BOTH(messages_may_be_larger_than_a_socket_holds),
+        OF_BOTH(a_sum_is_bitwise_identical_for_any_number_of_ranks),
+        OF_BOTH(messages_of_a_pair_keep_their_order),
+        OF_BOTH(ranks_on_the_cpu_need_no_link),
+        OF_BOTH(a_failed_rank_ends_the_calls_of_all_others_with_its_text),
+        OF_BOTH(a_rank_that_does_not_answer_is_named),
+        OF_BOTH(a_broken_communicator_stays_broken),
+        cmocka_unit_test(a_rank_that_ends_is_named_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
