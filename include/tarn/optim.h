@@ -10,6 +10,12 @@ extern "C" {
 
 typedef struct tarn_optimizer tarn_optimizer;
 
+/* Optimizers with `comm` in their options (tarn/parallel.h) are sharded, as ZeRO-1 is: each rank has an equal share of
+ * master weights, moments and averages, updates its share of the parameters, and gives it to the others. All ranks
+ * create the optimizer over the same parameters, with the same gradients in every step. Steps, averages, and writing
+ * and reading files are collective then: all ranks call them in the same order. Results are bitwise identical to those
+ * of an optimizer without it, and so are files, which all ranks write together in a folder that they share. */
+
 /* Parameters with rates of their own, selected by name: {.names = "*.bias", .no_decay = true}. A parameter belongs
  * to the first group whose pattern matches its full name (tarn_module_parameter_name(); '*' matches any characters,
  * '?' one); a group that matches no parameter is an error. Zero is every other field's default. */
@@ -29,6 +35,7 @@ typedef struct tarn_sgd_options {
     bool nesterov;
     const tarn_parameter_group *groups; /* read when the optimizer is created */
     int group_count;
+    struct tarn_comm *comm; /* shards the state over its ranks; borrowed; default NULL: each rank has all of it */
 } tarn_sgd_options;
 
 /* Options of tarn_adam(). `lr` is required; zero is every other field's default. */
@@ -40,6 +47,7 @@ typedef struct tarn_adam_options {
     float weight_decay;                 /* default 0; added to the gradient, of all parameters */
     const tarn_parameter_group *groups; /* read when the optimizer is created */
     int group_count;
+    struct tarn_comm *comm; /* shards the state over its ranks; borrowed; default NULL: each rank has all of it */
 } tarn_adam_options;
 
 /* Options of tarn_adamw(). `lr` is required; zero is every other field's default. */
@@ -52,6 +60,7 @@ typedef struct tarn_adamw_options {
     bool decay_all;                     /* decay vectors (biases, norms) too; default: rank 2 and up only */
     const tarn_parameter_group *groups; /* read when the optimizer is created */
     int group_count;
+    struct tarn_comm *comm; /* shards the state over its ranks; borrowed; default NULL: each rank has all of it */
 } tarn_adamw_options;
 
 /* Stochastic gradient descent, as torch.optim.SGD, over the module's parameters that are not frozen. Borrows the

@@ -38,7 +38,7 @@ static tarn_optimizer *create(const char *name, bool decoupled, tarn_module *mod
         !tarn__check_rate(name, "epsilon", rates->epsilon, 0, (double)INFINITY) ||
         !tarn__check_rate(name, "weight_decay", rates->decay, 0, (double)INFINITY))
         return NULL;
-    return tarn__optimizer_new(&method, module, o->groups, o->group_count);
+    return tarn__optimizer_new(&method, module, o->groups, o->group_count, o->comm);
 }
 
 tarn_optimizer *tarn_adamw_sized(tarn_module *module, const tarn_adamw_options *options, size_t options_size)
@@ -61,5 +61,6 @@ tarn_optimizer *tarn_adam_sized(tarn_module *module, const tarn_adam_options *op
                                         .epsilon = chosen.epsilon,
                                         .weight_decay = chosen.weight_decay,
                                         .groups = chosen.groups,
-                                        .group_count = chosen.group_count});
+                                        .group_count = chosen.group_count,
+                                        .comm = chosen.comm});
 }

@@ -24,9 +24,9 @@
 #define CHUNK (INT64_C(1) << 20) /* elements that are exchanged at once */
 #define FORMAT "tarn ema 1"
 
-/* What one launch averages: a flat group of the optimizer, or a buffer of the module. */
+/* What one launch averages: the own shard of a flat group of the optimizer, or a buffer of the module. */
 typedef struct averaged {
-    tarn_tensor *source, *average, *factor; /* owned: (count), or the buffer; the same; () f64, -1 */
+    tarn_tensor *source, *average, *factor; /* owned: the shard, or the buffer; the same; () f64, -1 */
     int group;                              /* of the optimizer; -1: a buffer */
 } averaged;
 
@@ -40,9 +40,11 @@ struct tarn_ema {
 
 /* ---- creating ---------------------------------------------------------------------------------------------------- */
 
+/* In the open scope, where it is a view. */
 static tarn_tensor *source_of(const tarn__flat_group *group)
 {
-    return group->buffer[TARN__MASTER] ? group->buffer[TARN__MASTER] : group->buffer[TARN__PARAMETER];
+    return group->buffer[TARN__MASTER] ? group->buffer[TARN__MASTER]
+                                       : tarn__flat_elements(group, TARN__PARAMETER, group->begin, group->end);
 }
 
 /* -1 on the device of `like`, once per device; owned. */
@@ -70,6 +72,13 @@ static bool add(tarn_ema *ema, tarn_tensor *source, int group)
     return true;
 }
 
+/* A shard may be empty; it has an average without elements. */
+static bool add_group(tarn_ema *ema, int g)
+{
+    tarn_tensor *source = source_of(&ema->optimizer->flats.group[g]);
+    return source && add(ema, source, g);
+}
+
 /* Integer buffers, as counts of batches, have no average: their own value is used. */
 static bool add_buffer(const tarn__parameter *buffer, void *ctx)
 {
@@ -84,7 +93,7 @@ static bool add_all(tarn_ema *ema, const tarn_module *module)
     ema->list = tarn__alloc(sizeof(*ema->list) * (size_t)ema->capacity);
     bool good = ema->list && tarn__flat_refresh_master(&ema->optimizer->method, &ema->optimizer->flats);
     for (int g = 0; good && g < flats->groups; g++)
-        good = add(ema, source_of(&flats->group[g]), g);
+        good = add_group(ema, g);
     if (good)
         tarn__module_walk_over(module, TARN__MODULE_BUFFERS, add_buffer, ema);
     return good && !tarn_failed();
@@ -184,14 +193,16 @@ static bool check(const char *function, const tarn_ema *ema)
     return ema || tarn__raise(TARN_ERROR_ARGUMENT, "%s: the average is NULL", function);
 }
 
-/* Parameters that were moved have new flat buffers, and buffers another device. */
+/* Parameters that were moved have new flat buffers, and buffers another device; those of sharded state are never moved.
+ */
 static bool check_place(const char *function, const tarn_ema *ema)
 {
     const tarn__flat_buffers *flats = &ema->optimizer->flats;
     for (int i = 0; i < ema->count; i++) {
         const averaged *a = &ema->list[i];
-        bool is_same = a->group < 0 ? tarn__same_device(tarn__device(a->source), tarn__device(a->average))
-                                    : a->group < flats->groups && source_of(&flats->group[a->group]) == a->source;
+        bool is_same =
+            a->group < 0 ? tarn__same_device(tarn__device(a->source), tarn__device(a->average))
+                         : flats->comm || (a->group < flats->groups && source_of(&flats->group[a->group]) == a->source);
         if (!is_same)
             return tarn__raise(TARN_ERROR_DEVICE,
                                "%s: the module was moved to another device after tarn_ema_new(); create the average "
@@ -224,15 +235,15 @@ static void refresh_update(void *ctx, void *values)
 
 static bool update_one(const averaged *a, const tarn__optimizer_step *step)
 {
-    return tarn__run(&(tarn__launch){.kernel = TARN__K_sgd,
-                                     .function = "ema_update",
-                                     .inputs = 2,
-                                     .in = {a->source, a->factor},
-                                     .outputs = 1,
-                                     .out = {a->average},
-                                     .reads_output = 1,
-                                     .params = step,
-                                     .params_bytes = sizeof(*step)});
+    return tarn_count(a->average) == 0 || tarn__run(&(tarn__launch){.kernel = TARN__K_sgd,
+                                                                    .function = "ema_update",
+                                                                    .inputs = 2,
+                                                                    .in = {a->source, a->factor},
+                                                                    .outputs = 1,
+                                                                    .out = {a->average},
+                                                                    .reads_output = 1,
+                                                                    .params = step,
+                                                                    .params_bytes = sizeof(*step)});
 }
 
 /* All launches share the scalars of the step: in a captured one a single live value. */
@@ -305,11 +316,12 @@ static bool switch_one(tarn_ema *ema, const averaged *a)
         tarn__bump_version(a->source);
         return exchange(a->source, a->average);
     }
-    const tarn__flat_group *group = &ema->optimizer->flats.group[a->group];
+    const tarn__flat_buffers *flats = &ema->optimizer->flats;
+    const tarn__flat_group *group = &flats->group[a->group];
     bool is_applied = ema->optimizer->averaged == ema,
-         good = group->buffer[TARN__MASTER] ? tarn__copy_elements("ema_apply", group->buffer[TARN__PARAMETER],
-                                                                  is_applied ? group->buffer[TARN__MASTER] : a->average)
-                                            : exchange_chunks(a->source, a->average);
+         good = group->buffer[TARN__MASTER]
+                    ? tarn__flat_round("ema_apply", flats, group, is_applied ? NULL : a->average)
+                    : exchange_chunks(a->source, a->average) && tarn__flat_gather("ema_apply", flats, group);
     mark_written(ema->optimizer, group);
     return good;
 }
@@ -355,28 +367,32 @@ bool tarn_ema_restore(tarn_ema *ema)
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 /* Calls `visit` for every average, by the name and in the shape of its parameter or buffer, until it returns false. */
-typedef bool (*visit_fn)(const char *name, tarn_tensor *tensor, void *ctx);
+typedef bool (*visit_fn)(const char *name, const tarn__tensor_part *part, void *ctx);
 
 static bool walk(const tarn_ema *ema, visit_fn visit, void *ctx)
 {
     const tarn__flat_buffers *flats = &ema->optimizer->flats;
     for (int i = 0; i < ema->count; i++) {
         const averaged *a = &ema->list[i];
-        if (a->group < 0 && !visit(tarn_name(a->source), a->average, ctx))
+        tarn__tensor_part part = {.dtype = a->average->view.dtype,
+                                  .shape = tarn__shape_of(a->average),
+                                  .elements = a->average,
+                                  .is_whole = true};
+        if (a->group < 0 && !visit(tarn_name(a->source), &part, ctx))
             return false;
         for (int k = 0; a->group >= 0 && k < flats->group[a->group].segments; k++) {
             const tarn__flat_segment *segment = &flats->segment[flats->group[a->group].first + k];
-            tarn_tensor *tensor = tarn__flat_shaped(a->average, segment);
-            if (!tensor || !visit(tarn_name(segment->parameter), tensor, ctx))
+            if (!tarn__flat_part(flats, &flats->group[a->group], segment, a->average, &part) ||
+                !visit(tarn_name(segment->parameter), &part, ctx))
                 return false;
         }
     }
     return true;
 }
 
-static bool write_one(const char *name, tarn_tensor *tensor, void *writer)
+static bool write_one(const char *name, const tarn__tensor_part *part, void *writer)
 {
-    return tarn_safetensors_add(writer, name, tensor);
+    return tarn__safetensors_add_part(writer, name, part);
 }
 
 /* Averages are in the parameters while they are applied. */
@@ -401,7 +417,7 @@ bool tarn_ema_save(tarn_ema *ema, const char *path)
                 tarn_safetensors_add_metadata(writer, "updates", updates) && tarn_safetensors_add_checksums(writer) &&
                 walk(ema, write_one, writer);
     if (good)
-        good = tarn_safetensors_finish(writer);
+        good = tarn__optimizer_finish_file(ema->optimizer, writer);
     else
         tarn_safetensors_cancel(writer);
     tarn_scope_close(scope);
@@ -415,11 +431,11 @@ typedef struct reading {
     int count; /* tensors of the file that were matched */
 } reading;
 
-static bool check_one(const char *name, tarn_tensor *tensor, void *ctx)
+static bool check_one(const char *name, const tarn__tensor_part *part, void *ctx)
 {
     reading *r = ctx;
     tarn_safetensors_entry entry;
-    tarn__shape_buffer have;
+    tarn__shape_buffer have, want;
     int index = tarn_safetensors_find(r->file, name);
     if (index < 0)
         return tarn__raise(TARN_ERROR_FORMAT, "'%s': tensor '%s' not found; the file is of another module", r->path,
@@ -427,17 +443,18 @@ static bool check_one(const char *name, tarn_tensor *tensor, void *ctx)
     if (!tarn_safetensors_info(r->file, index, &entry))
         return false;
     r->count++;
-    bool same = entry.dtype == tensor->view.dtype && entry.shape.rank == tensor->view.rank;
+    bool same = entry.dtype == part->dtype && entry.shape.rank == part->shape.rank;
     for (int i = 0; same && i < entry.shape.rank; i++)
-        same = entry.shape.size[i] == tensor->view.shape[i];
-    return same || tarn__raise(TARN_ERROR_SHAPE, "'%s' has '%s' as %s %s, not as %s %s", r->path, name,
-                               entry.dtype_name, tarn__shape_string(entry.shape.size, entry.shape.rank, &have),
-                               tarn_dtype_name(tensor->view.dtype), TARN__SHAPE_STRING(tensor));
+        same = entry.shape.size[i] == part->shape.size[i];
+    return same ||
+           tarn__raise(TARN_ERROR_SHAPE, "'%s' has '%s' as %s %s, not as %s %s", r->path, name, entry.dtype_name,
+                       tarn__shape_string(entry.shape.size, entry.shape.rank, &have), tarn_dtype_name(part->dtype),
+                       tarn__shape_string(part->shape.size, part->shape.rank, &want));
 }
 
-static bool read_one(const char *name, tarn_tensor *tensor, void *ctx)
+static bool read_one(const char *name, const tarn__tensor_part *part, void *ctx)
 {
-    return tarn_safetensors_read_into(((reading *)ctx)->file, name, tensor);
+    return tarn__safetensors_read_part(((reading *)ctx)->file, name, part);
 }
 
 /* Everything is checked before anything changes. */

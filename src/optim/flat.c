@@ -46,6 +46,58 @@ tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__flat_segment *se
     return view;
 }
 
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
+
+tarn_tensor *tarn__flat_elements(const tarn__flat_group *group, int b, int64_t begin, int64_t end)
+{
+    int64_t first = b >= TARN__MASTER ? group->begin : 0;
+    return tarn__flat_range(group->buffer[b], begin - first, end - first);
+}
+
+bool tarn__flat_narrow(const tarn__flat_group *group, int64_t *begin, int64_t *end)
+{
+    *begin = *begin > group->begin ? *begin : group->begin;
+    *end = *end < group->end ? *end : group->end;
+    return *begin < *end;
+}
+
+bool tarn__flat_part(const tarn__flat_buffers *flats, const tarn__flat_group *group, const tarn__flat_segment *segment,
+                     tarn_tensor *state, tarn__tensor_part *part)
+{
+    int64_t begin = segment->begin, end = segment->begin + segment->count;
+    *part = (tarn__tensor_part){.dtype = state->view.dtype,
+                                .shape = tarn__shape_of(segment->parameter),
+                                .previous = -1,
+                                .next = -1,
+                                .is_whole = !flats->comm};
+    if (part->is_whole) {
+        part->elements = tarn__flat_shaped(state, segment);
+        return part->elements != NULL;
+    }
+    if (!tarn__flat_narrow(group, &begin, &end))
+        return true;
+    part->begin = begin - segment->begin;
+    part->previous = tarn__shard_neighbour(flats->comm, group->count, -1);
+    part->next = tarn__shard_neighbour(flats->comm, group->count, 1);
+    part->elements = tarn__flat_range(state, begin - group->begin, end - group->begin);
+    return part->elements != NULL;
+}
+
+bool tarn__flat_round(const char *function, const tarn__flat_buffers *flats, const tarn__flat_group *group,
+                      tarn_tensor *state)
+{
+    tarn_tensor *own = NULL, *from = state ? state : group->buffer[TARN__MASTER];
+    if (group->begin < group->end && (!(own = tarn__flat_elements(group, TARN__PARAMETER, group->begin, group->end)) ||
+                                      !tarn__copy_elements(function, own, from)))
+        return false;
+    return tarn__flat_gather(function, flats, group);
+}
+
+bool tarn__flat_gather(const char *function, const tarn__flat_buffers *flats, const tarn__flat_group *group)
+{
+    return tarn__shard_gather(function, flats->comm, group->buffer[TARN__PARAMETER]);
+}
+
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
 static bool in_one_group(const tarn__flat_segment *list, const tarn_device *device, int i, int k)
@@ -118,7 +170,8 @@ static bool make_buffers(const tarn__method *method, tarn__flat_group *group, in
     for (int b = first; b < TARN__BUFFERS; b++) {
         if ((b == TARN__MASTER && wide == dtype) || b >= TARN__STATE + method->states)
             continue;
-        group->buffer[b] = new_buffer(method, b, group->count, b == TARN__PARAMETER ? dtype : wide, group->device);
+        int64_t count = b >= TARN__MASTER ? group->end - group->begin : group->count;
+        group->buffer[b] = new_buffer(method, b, count, b == TARN__PARAMETER ? dtype : wide, group->device);
         if (!group->buffer[b])
             return false;
     }
@@ -138,6 +191,9 @@ static bool arrange(tarn__flat_buffers *flats, const tarn__flat_segment *list, c
         group->first = flats->segments;
         group->device = device[i];
         append_all(flats, group, list, device, count, i);
+        int rank = flats->comm ? flats->comm->rank : 0;
+        group->begin = tarn__shard_begin(flats->comm, group->count, rank);
+        group->end = tarn__shard_begin(flats->comm, group->count, rank + 1);
     }
     return flats->segment != NULL;
 }
@@ -156,6 +212,17 @@ static tarn_tensor *source_of(const tarn__flat_buffers *old, const tarn_tensor *
     return NULL;
 }
 
+/* Copies the own elements of a parameter to its master weights. */
+static bool copy_master(const tarn__method *method, const tarn__flat_group *group, const tarn__flat_segment *segment)
+{
+    int64_t begin = segment->begin, end = segment->begin + segment->count;
+    if (!tarn__flat_narrow(group, &begin, &end))
+        return true;
+    tarn_tensor *master = tarn__flat_elements(group, TARN__MASTER, begin, end),
+                *parameter = tarn__flat_elements(group, TARN__PARAMETER, begin, end);
+    return master && parameter && tarn__copy_elements(method->name, master, parameter);
+}
+
 /* Fills a segment of the new buffers. In a first build the parameters themselves have been gathered already. */
 static bool copy_values(const tarn__method *method, const tarn__flat_group *group, const tarn__flat_segment *segment,
                         const tarn__flat_buffers *old)
@@ -165,10 +232,15 @@ static bool copy_values(const tarn__method *method, const tarn__flat_group *grou
         if (!group->buffer[b])
             continue;
         tarn_tensor *from = parameter;
+        if (b == TARN__MASTER && !old) { /* the parameters are in their buffer by now */
+            if (!copy_master(method, group, segment))
+                return false;
+            continue;
+        }
         if (b == TARN__GRADIENT)
             from = parameter->grad_is_set ? parameter->grad : NULL;
         else if (b == TARN__MASTER)
-            from = old ? source_of(old, parameter, b) : parameter;
+            from = source_of(old, parameter, b);
         else if (b >= TARN__STATE)
             from = source_of(old, parameter, b);
         if (!from)
@@ -283,10 +355,10 @@ static bool fill_in(tarn__flat_buffers *flats, const tarn__method *method, targe
     return true;
 }
 
-bool tarn__flat_build(tarn__flat_buffers *flats, const tarn__method *method, const tarn__flat_segment *list,
-                      const tarn_device *device, int count, tarn__flat_buffers *old)
+bool tarn__flat_build(tarn__flat_buffers *flats, const tarn__method *method, tarn_comm *comm,
+                      const tarn__flat_segment *list, const tarn_device *device, int count, tarn__flat_buffers *old)
 {
-    *flats = (tarn__flat_buffers){0};
+    *flats = (tarn__flat_buffers){.comm = comm};
     target *targets = tarn__alloc(sizeof(*targets) * (size_t)count);
     tarn_scope *scope = targets ? tarn_scope_open() : NULL;
     bool good = scope && arrange(flats, list, device, count) && (old || gather(flats, method)) &&
@@ -323,8 +395,7 @@ bool tarn__flat_refresh_master(const tarn__method *method, tarn__flat_buffers *f
             uint32_t version = segment->parameter->storage->version;
             if (segment->version == version)
                 continue;
-            tarn_tensor *master = tarn__flat_shaped(group->buffer[TARN__MASTER], segment);
-            if (!master || !tarn__copy_elements(method->name, master, segment->parameter))
+            if (!copy_master(method, group, segment))
                 return false;
             segment->version = version;
         }

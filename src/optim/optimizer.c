@@ -50,6 +50,11 @@ static bool move(tarn__optimizer_base *base, const tarn__tensors *list, tarn_dev
 {
     tarn_optimizer *o = (tarn_optimizer *)base;
     int count = o->flats.segments;
+    if (o->flats.comm)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED,
+                           "module_to: the state of the optimizer is sharded over %d ranks; move the module before the "
+                           "optimizer is created",
+                           o->flats.comm->size);
     tarn_device *devices = finish_clipping(o) ? tarn__alloc(sizeof(*devices) * (size_t)count) : NULL;
     if (!devices)
         return false;
@@ -60,7 +65,7 @@ static bool move(tarn__optimizer_base *base, const tarn__tensors *list, tarn_dev
                 devices[i] = device;
     }
     tarn__flat_buffers moved;
-    bool good = tarn__flat_build(&moved, &o->method, o->flats.segment, devices, count, &o->flats);
+    bool good = tarn__flat_build(&moved, &o->method, NULL, o->flats.segment, devices, count, &o->flats);
     if (good)
         o->flats = moved;
     tarn__release(devices, sizeof(*devices) * (size_t)count);
@@ -122,14 +127,14 @@ static int select_parameters(const tarn__method *method, const selection *c, tar
     return count;
 }
 
-static bool flatten(tarn_optimizer *o, const selection *c)
+static bool flatten(tarn_optimizer *o, const selection *c, tarn_comm *comm)
 {
     size_t list_bytes = sizeof(tarn__flat_segment) * (size_t)c->all.count,
            device_bytes = sizeof(tarn_device) * (size_t)c->all.count;
     tarn__flat_segment *list = tarn__alloc(list_bytes);
     tarn_device *device = list ? tarn__alloc(device_bytes) : NULL;
     int count = device && check_groups_used(&o->method, c) ? select_parameters(&o->method, c, list, device) : 0;
-    bool good = count > 0 && tarn__flat_build(&o->flats, &o->method, list, device, count, NULL);
+    bool good = count > 0 && tarn__flat_build(&o->flats, &o->method, comm, list, device, count, NULL);
     for (int i = 0; good && i < count; i++) {
         tarn__tensor_retain(list[i].parameter);
         list[i].parameter->optimizer = &o->base;
@@ -140,7 +145,7 @@ static bool flatten(tarn_optimizer *o, const selection *c)
 }
 
 tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_module *module,
-                                    const tarn_parameter_group *groups, int group_count)
+                                    const tarn_parameter_group *groups, int group_count, tarn_comm *comm)
 {
     selection c = {.module = module, .groups = groups, .group_count = group_count};
     if (tarn_failed() || !tarn__check_module(method->name, module) ||
@@ -150,7 +155,7 @@ tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_modul
     if (o) {
         o->base.move = move;
         o->method = *method;
-        if (!flatten(o, &c)) {
+        if (!flatten(o, &c, comm && comm->size > 1 ? comm : NULL)) {
             tarn__release(o, sizeof(*o));
             o = NULL;
         }
@@ -228,18 +233,18 @@ static void refresh_update(void *ctx, void *values)
     memcpy(values, &now, sizeof(now));
 }
 
-/* Updates the adjacent segments first to last with one launch, then rounds parameters from their master weights.
- * *updates counts the launches of this step. */
+/* Updates the own elements of the adjacent segments first to last with one launch, then rounds parameters from their
+ * master weights. *updates counts the launches of this step. */
 static bool update(tarn_optimizer *o, const tarn__flat_group *group, tarn__flat_segment *first,
                    tarn__flat_segment *last, int *updates)
 {
     const tarn__method *method = &o->method;
     int64_t begin = first->begin, end = last->begin + last->count;
-    if (end == begin)
+    if (!tarn__flat_narrow(group, &begin, &end))
         return true;
     tarn_tensor *range[TARN__BUFFERS] = {0};
     for (int b = 0; b < TARN__BUFFERS; b++)
-        if (group->buffer[b] && !(range[b] = tarn__flat_range(group->buffer[b], begin, end)))
+        if (group->buffer[b] && !(range[b] = tarn__flat_elements(group, b, begin, end)))
             return false;
     tarn__optimizer_step step = method->rates;
     step.now = step_numbers(o, first, first->steps + 1, o->steps);
@@ -285,6 +290,19 @@ static bool step_group(tarn_optimizer *o, const tarn__flat_group *group, int *up
     return true;
 }
 
+/* Ranks exchange parameters through host memory, which a graph cannot. */
+static bool check_sharded(const tarn_optimizer *o)
+{
+    return !o->flats.comm || !tarn__is_capturing(tarn__device(o->flats.segment[0].parameter)) ||
+           tarn__raise(TARN_ERROR_UNSUPPORTED,
+                       "optimizer_step: the step of an optimizer that is sharded over ranks cannot be captured");
+}
+
+bool tarn__optimizer_is_sharded(const tarn_optimizer *optimizer)
+{
+    return optimizer->flats.comm != NULL;
+}
+
 /* Gradients are consumed: after a step none is set. */
 bool tarn_optimizer_step(tarn_optimizer *optimizer)
 {
@@ -297,9 +315,10 @@ bool tarn_optimizer_step(tarn_optimizer *optimizer)
     tarn_scope *scope = tarn_scope_open();
     tarn__flat_buffers *flats = &optimizer->flats;
     int updates = 0;
-    bool good = scope && tarn__flat_refresh_master(&optimizer->method, flats);
+    bool good = scope && check_sharded(optimizer) && tarn__flat_refresh_master(&optimizer->method, flats);
     for (int g = 0; good && g < flats->groups; g++)
-        good = step_group(optimizer, &flats->group[g], &updates);
+        good = step_group(optimizer, &flats->group[g], &updates) &&
+               tarn__flat_gather("optimizer_step", flats, &flats->group[g]);
     tarn_scope_close(scope);
     if (good) {
         optimizer->clipping.is_pending = false;

@@ -13,7 +13,9 @@
 
 #include <tarn/optim.h>
 
+#include "formats/safetensors.h"
 #include "nn/module.h"
+#include "parallel/shard.h"
 
 /* ---- methods ----------------------------------------------------------------------------------------------------- */
 
@@ -30,9 +32,9 @@ typedef struct tarn__method {
 } tarn__method;
 
 /* Flattens the module's parameters that are not frozen. Borrows all and retains the parameters; the caller owns the
- * optimizer. NULL with an error. */
+ * optimizer. Shards its state over the ranks of `comm`; NULL: one rank. NULL with an error. */
 tarn_optimizer *tarn__optimizer_new(const tarn__method *method, const tarn_module *module,
-                                    const tarn_parameter_group *groups, int group_count);
+                                    const tarn_parameter_group *groups, int group_count, tarn_comm *comm);
 
 /* Raises unless the learning rate is a positive number. */
 bool tarn__check_lr(const char *function, double lr);
@@ -64,6 +66,9 @@ tarn__rates tarn__rates_of(const tarn__method *method, const tarn_parameter_grou
 
 /* ---- flat buffers (flat.c) --------------------------------------------------------------------------------------- */
 
+/* A sharded optimizer (ZeRO-1) has of MASTER and STATE the elements [begin, end) of its group alone; parameters and
+ * gradients are whole on every rank. */
+
 /* The buffers of a group. Groups of 16-bit parameters have MASTER; of the last two a method has as many as states. */
 enum { TARN__PARAMETER, TARN__GRADIENT, TARN__MASTER, TARN__STATE, TARN__BUFFERS = TARN__STATE + 2 };
 
@@ -84,6 +89,7 @@ typedef struct tarn__flat_group {
     tarn_device device;
     int first, segments;                   /* its range of the segments */
     int64_t count;                         /* elements of each buffer */
+    int64_t begin, end;                    /* those that MASTER and STATE have: 0 and count, or a shard */
     tarn_tensor *chunks, *firsts, *factor; /* of clip.c, retained; NULL until the first norm */
 } tarn__flat_group;
 
@@ -92,15 +98,17 @@ typedef struct tarn__flat_buffers {
     tarn__flat_group *group;
     tarn__flat_segment *segment;
     int groups, segments;
-    int capacity; /* of both arrays */
+    int capacity;    /* of both arrays */
+    tarn_comm *comm; /* over whose ranks state is sharded; borrowed; NULL: not */
 } tarn__flat_buffers;
 
 /* Lays parameters out anew: `list` names them, `device` has the target of each, and `old` (NULL: the first time) is the
  * source of gradients, master weights, state and step counts. On success `flats` has replaced `old`, whose buffers are
  * released, and the parameters are views into the new ones. On failure, with an error: with `old` nothing has changed;
- * without it parameters may already be views into a flat buffer, with their values. */
-bool tarn__flat_build(tarn__flat_buffers *flats, const tarn__method *method, const tarn__flat_segment *list,
-                      const tarn_device *device, int count, tarn__flat_buffers *old);
+ * without it parameters may already be views into a flat buffer, with their values. State is sharded over `comm`, which
+ * excludes `old`; NULL: not. */
+bool tarn__flat_build(tarn__flat_buffers *flats, const tarn__method *method, tarn_comm *comm,
+                      const tarn__flat_segment *list, const tarn_device *device, int count, tarn__flat_buffers *old);
 
 /* Releases the buffers; parameters and gradients keep their own storage alive. */
 void tarn__flat_release(tarn__flat_buffers *flats);
@@ -110,6 +118,25 @@ tarn_tensor *tarn__flat_range(tarn_tensor *buffer, int64_t begin, int64_t end);
 
 /* A segment of a buffer in its parameter's shape, as a view of the open scope. */
 tarn_tensor *tarn__flat_shaped(tarn_tensor *buffer, const tarn__flat_segment *segment);
+
+/* Elements [begin, end) of a group in its buffer `b`, as a view of the open scope; of state those of the own shard. */
+tarn_tensor *tarn__flat_elements(const tarn__flat_group *group, int b, int64_t begin, int64_t end);
+
+/* Narrows elements of a group to those of the own shard. False: none. */
+bool tarn__flat_narrow(const tarn__flat_group *group, int64_t *begin, int64_t *end);
+
+/* The own elements of a segment in `state`, which has those of the own shard of its group: whole and in the parameter's
+ * shape where it is not sharded. In the open scope. */
+bool tarn__flat_part(const tarn__flat_buffers *flats, const tarn__flat_group *group, const tarn__flat_segment *segment,
+                     tarn_tensor *state, tarn__tensor_part *part);
+
+/* Rounds the own parameters of a group from their master weights, or from `state` that has as many elements, and gives
+ * them to all ranks. */
+bool tarn__flat_round(const char *function, const tarn__flat_buffers *flats, const tarn__flat_group *group,
+                      tarn_tensor *state);
+
+/* Gives all ranks the parameters of all shards. No-op where state is not sharded. */
+bool tarn__flat_gather(const char *function, const tarn__flat_buffers *flats, const tarn__flat_group *group);
 
 /* Copies parameters that were written outside of a step (a load, the user) to their master weights. In the open scope.
  */
@@ -141,6 +168,12 @@ bool tarn__check_optimizer(const char *function, const tarn_optimizer *optimizer
 /* The next run of adjacent segments of a group that have a gradient, from *begin on, as [*begin, *end), counted within
  * the group; false: none is left. */
 bool tarn__next_run(const tarn_optimizer *optimizer, const tarn__flat_group *group, int *begin, int *end);
+
+/* True when the state is sharded over several ranks. */
+bool tarn__optimizer_is_sharded(const tarn_optimizer *optimizer);
+
+/* Finishes a file of the optimizer's state: on all ranks together where it is sharded. */
+bool tarn__optimizer_finish_file(const tarn_optimizer *optimizer, tarn_safetensors_writer *writer);
 
 /* ---- averages (ema.c) -------------------------------------------------------------------------------------------- */
 

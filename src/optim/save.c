@@ -16,7 +16,7 @@
 enum { KIND, WARMUP, TOTAL, FINAL, SIZE, GAMMA, START, SCHEDULE_FIELDS };
 
 /* Calls `visit` for every tensor of the state, in the open scope, until it returns false. */
-typedef bool (*visit_fn)(const char *name, tarn_tensor *tensor, void *ctx);
+typedef bool (*visit_fn)(const char *name, const tarn__tensor_part *part, void *ctx);
 
 static bool name_of(char *name, const tarn_tensor *parameter, const char *what)
 {
@@ -24,7 +24,7 @@ static bool name_of(char *name, const tarn_tensor *parameter, const char *what)
            tarn__raise(TARN_ERROR_UNSUPPORTED, "the name '%.40s...' is too long for a file", tarn_name(parameter));
 }
 
-/* The state buffers of one segment, shaped as its parameter. */
+/* The own elements of one segment in the state buffers. */
 static bool walk_segment(const tarn_optimizer *o, const tarn__flat_group *group, const tarn__flat_segment *segment,
                          visit_fn visit, void *ctx)
 {
@@ -34,8 +34,9 @@ static bool walk_segment(const tarn_optimizer *o, const tarn__flat_group *group,
     for (int b = TARN__MASTER; b < TARN__BUFFERS; b++) {
         if (!group->buffer[b])
             continue;
-        tarn_tensor *tensor = tarn__flat_shaped(group->buffer[b], segment);
-        if (!tensor || !name_of(name, segment->parameter, what[b]) || !visit(name, tensor, ctx))
+        tarn__tensor_part part;
+        if (!tarn__flat_part(&o->flats, group, segment, group->buffer[b], &part) ||
+            !name_of(name, segment->parameter, what[b]) || !visit(name, &part, ctx))
             return false;
     }
     return true;
@@ -59,6 +60,11 @@ static bool add(const char *name, tarn_tensor *tensor, void *writer)
     return tensor && tarn_safetensors_add(writer, name, tensor);
 }
 
+static bool add_part(const char *name, const tarn__tensor_part *part, void *writer)
+{
+    return tarn__safetensors_add_part(writer, name, part);
+}
+
 /* Schedules are saved by value: a resumed run continues with the one it was given. */
 static bool add_scalars(const tarn_optimizer *o, tarn_safetensors_writer *writer)
 {
@@ -79,6 +85,31 @@ static bool add_scalars(const tarn_optimizer *o, tarn_safetensors_writer *writer
            add("/schedule", tarn_from(schedule, TARN_SHAPE(fields), TARN_F64, cpu), writer);
 }
 
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
+
+static bool send(void *ctx, int to, const void *memory, size_t bytes)
+{
+    return tarn_comm_send(ctx, to, memory, bytes);
+}
+
+static bool receive(void *ctx, int from, void *memory, size_t bytes)
+{
+    return tarn_comm_receive(ctx, from, memory, bytes);
+}
+
+static bool broadcast(void *ctx, void *memory, size_t bytes)
+{
+    return tarn_comm_broadcast(ctx, 0, memory, bytes);
+}
+
+bool tarn__optimizer_finish_file(const tarn_optimizer *optimizer, tarn_safetensors_writer *writer)
+{
+    tarn_comm *comm = optimizer->flats.comm;
+    return comm ? tarn__safetensors_finish_ranks(
+                      writer, &(tarn__file_ranks){comm, comm->rank, comm->size, send, receive, broadcast})
+                : tarn_safetensors_finish(writer);
+}
+
 bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
 {
     static const char *const function = "optimizer_save";
@@ -92,9 +123,9 @@ bool tarn_optimizer_save(tarn_optimizer *optimizer, const char *path)
     bool good = writer && tarn_safetensors_add_metadata(writer, "format", FORMAT) &&
                 tarn_safetensors_add_metadata(writer, "optimizer", optimizer->method.name) &&
                 tarn_safetensors_add_checksums(writer) && add_scalars(optimizer, writer) &&
-                walk(optimizer, add, writer);
+                walk(optimizer, add_part, writer);
     if (good)
-        good = tarn_safetensors_finish(writer);
+        good = tarn__optimizer_finish_file(optimizer, writer);
     else
         tarn_safetensors_cancel(writer);
     tarn_scope_close(scope);
@@ -130,9 +161,9 @@ static bool check_entry(reading *r, const char *name, tarn_shape shape, tarn_dty
                                tarn_dtype_name(dtype), tarn__shape_string(shape.size, shape.rank, &want));
 }
 
-static bool check_tensor(const char *name, tarn_tensor *tensor, void *ctx)
+static bool check_tensor(const char *name, const tarn__tensor_part *part, void *ctx)
 {
-    return check_entry(ctx, name, tarn__shape_of(tensor), tensor->view.dtype);
+    return check_entry(ctx, name, part->shape, part->dtype);
 }
 
 /* How many numbers the schedule of a file has. A wrong shape counts as the shorter form, which the check of the
@@ -212,9 +243,9 @@ static bool read_scalars(const reading *r, scalars *n)
     return tarn__schedule_check(r->path, &n->schedule);
 }
 
-static bool read_tensor(const char *name, tarn_tensor *tensor, void *ctx)
+static bool read_tensor(const char *name, const tarn__tensor_part *part, void *ctx)
 {
-    return tarn_safetensors_read_into(((reading *)ctx)->file, name, tensor);
+    return tarn__safetensors_read_part(((reading *)ctx)->file, name, part);
 }
 
 /* 16-bit parameters are rounded from the master weights just read: the values they had when the file was saved. */
@@ -222,8 +253,7 @@ static bool round_parameters(tarn_optimizer *o)
 {
     for (int g = 0; g < o->flats.groups; g++) {
         tarn__flat_group *group = &o->flats.group[g];
-        if (group->buffer[TARN__MASTER] &&
-            !tarn__copy_elements("optimizer_load", group->buffer[TARN__PARAMETER], group->buffer[TARN__MASTER]))
+        if (group->buffer[TARN__MASTER] && !tarn__flat_round("optimizer_load", &o->flats, group, NULL))
             return false;
         for (int i = group->first; group->buffer[TARN__MASTER] && i < group->first + group->segments; i++) {
             tarn__bump_version(o->flats.segment[i].parameter);

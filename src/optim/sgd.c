@@ -42,5 +42,5 @@ tarn_optimizer *tarn_sgd_sized(tarn_module *module, const tarn_sgd_options *opti
                                           .decay = (double)chosen.weight_decay,
                                           .dampening = (double)chosen.dampening,
                                           .nesterov = chosen.nesterov};
-    return tarn__optimizer_new(&method, module, chosen.groups, chosen.group_count);
+    return tarn__optimizer_new(&method, module, chosen.groups, chosen.group_count, chosen.comm);
 }
