@@ -17,6 +17,7 @@ extern "C" {
 #endif
 
 typedef struct tarn_module tarn_module;
+struct tarn_comm; /* tarn/parallel.h */
 
 /* Fully connected layer: x · weightᵀ + bias. Parameters "weight" [out, in] and "bias" [out], f32, uniform in
  * ±1/sqrt(in) as in torch. The caller owns the module. */
@@ -211,6 +212,12 @@ TARN_API tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device 
                                                   const tarn_batchnorm2d_options *options, size_t options_size);
 #define tarn_batchnorm2d_with(channels, device, ...) \
     tarn_batchnorm2d_with_sized(channels, device, __VA_ARGS__, sizeof(tarn_batchnorm2d_options))
+
+/* Gives the batchnorms of a module the statistics of all ranks' batches in training mode (torch's SyncBatchNorm), which
+ * have one size; backward exchanges sums too. All ranks then run the same layers in the same order. `comm`
+ * (tarn/parallel.h) is borrowed by the module; NULL: those of the own batch. A module without batchnorms is an error.
+ */
+TARN_API bool tarn_batchnorm_sync(tarn_module *module, struct tarn_comm *comm);
 
 /* LSTM and GRU over sequences, as torch's: from `in` features to `hidden` ones, one layer. x is [T, B, in], the result
  * [T, B, hidden]: the hidden state of each step, from a state of zeros; tarn_recurrent_forward() takes and gives

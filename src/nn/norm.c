@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "core/tensor/tensor.h"
 #include "nn/module.h"
+#include "nn/sync_batchnorm.h"
 
 typedef struct settings {
     double epsilon;
@@ -147,6 +148,7 @@ tarn_module *tarn_rmsnorm_layer(int64_t size, tarn_device device)
 /* ctx of the layer; 0 means the operation's default. */
 typedef struct batchnorm_settings {
     double momentum, epsilon;
+    tarn_comm *comm; /* statistics are of the batches of its ranks, in training; borrowed; NULL: of the own batch */
 } batchnorm_settings;
 
 /* batchnorm(x), or with has_relu: relu(batchnorm(x) + residual), residual may be NULL. */
@@ -158,8 +160,16 @@ static tarn_tensor *apply_batchnorm(tarn_module *module, tarn_tensor *x, tarn_te
     tarn_tensor *batches = tarn__module_own(module, "num_batches_tracked");
     bool training = module->training || !mean; /* without running statistics there are only the batch's */
     tarn_batchnorm_options o = {.training = training, .momentum = s->momentum, .epsilon = s->epsilon};
-    tarn_tensor *y = has_relu ? tarn_batchnorm_relu(x, residual, weight, bias, mean, variance, &o)
-                              : tarn_batchnorm(x, weight, bias, mean, variance, &o);
+    tarn_tensor *y;
+    if (s->comm && module->training) {
+        const tarn__sync_batchnorm b = {s->comm, weight, bias, mean, variance, s->momentum, s->epsilon};
+        y = tarn__sync_batchnorm_apply(&b, x);
+        y = y && residual ? tarn_add(y, residual) : y;
+        y = y && has_relu ? tarn_relu(y) : y;
+    } else {
+        y = has_relu ? tarn_batchnorm_relu(x, residual, weight, bias, mean, variance, &o)
+                     : tarn_batchnorm(x, weight, bias, mean, variance, &o);
+    }
     return y && (!module->training || !batches || tarn_add_inplace(batches, tarn_scalar(1))) ? y : NULL;
 }
 
@@ -182,6 +192,24 @@ tarn_tensor *tarn__batchnorm_relu(tarn_module *module, tarn_tensor *x, tarn_tens
         return apply_batchnorm(module, x, residual, true);
     tarn_tensor *y = apply_batchnorm(module, x, NULL, false);
     return y ? tarn_relu(tarn_add(y, residual)) : NULL;
+}
+
+static int set_comm(tarn_module *module, tarn_comm *comm)
+{
+    int count = tarn__is_batchnorm(module);
+    if (count)
+        ((batchnorm_settings *)module->ctx)->comm = comm;
+    for (int i = 0; i < module->children; i++)
+        count += set_comm(module->child[i], comm);
+    return count;
+}
+
+bool tarn_batchnorm_sync(tarn_module *module, tarn_comm *comm)
+{
+    if (tarn_failed() || !tarn__check_module("batchnorm_sync", module))
+        return false;
+    return set_comm(module, comm && tarn_comm_size(comm) > 1 ? comm : NULL) > 0 ||
+           tarn__raise(TARN_ERROR_ARGUMENT, "batchnorm_sync: the module has no batchnorms");
 }
 
 /* Statistics of 16-bit layers are f32: an update of momentum 0.1 would be lost in the 8 significant bits of bf16. */
@@ -207,7 +235,7 @@ tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device device, c
                     chosen.momentum);
         return NULL;
     }
-    batchnorm_settings s = {chosen.momentum, chosen.epsilon};
+    batchnorm_settings s = {chosen.momentum, chosen.epsilon, NULL};
     tarn_module *module = tarn__module_new_with("batchnorm2d", "batchnorm2d", batchnorm, &s, sizeof(s));
     if (module && add_affine(module, channels, device, &norm) &&
         (chosen.no_tracking || add_statistics(module, channels, device, chosen.dtype)))

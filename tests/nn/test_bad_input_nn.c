@@ -154,6 +154,8 @@ static void modules(void **state)
     REFUSE(tarn_module_summary_string, tarn_module_summary_string(NULL, TARN_SHAPE(1, 3), TARN_F32));
     REFUSE(tarn_module_summary_string, tarn_module_summary_string(net, TARN_SHAPE(1, -3), TARN_F32));
     REFUSE(tarn_module_summary_string, tarn_module_summary_string(net, TARN_SHAPE(1, 3), BAD_DTYPE));
+    REFUSE(tarn_batchnorm_sync, tarn_batchnorm_sync(NULL, NULL));
+    REFUSE(tarn_batchnorm_sync, tarn_batchnorm_sync(own, NULL));
     ACCEPT(tarn_string_free(NULL), true);
     tarn_module_free(net);
     tarn_module_free(own);
