@@ -142,9 +142,11 @@ typedef struct tarn_train_options {
     /* Data-parallel training: all ranks of `comm` (tarn/parallel.h) create a trainer with the same options and run it.
      * The batch is divided among `virtual_ranks`, a multiple of the ranks that is stored with the run: the run is
      * bitwise identical for every number of ranks that divides it, and can be resumed on another. Rank 0 alone
-     * evaluates, reports and writes the folder, which all ranks can read. The communicator is borrowed; NULL: one
-     * rank. */
+     * reports, generates samples and writes the folder, which all ranks can read. The communicator is borrowed; NULL:
+     * one rank. */
     int64_t virtual_ranks;
+    char zero[16];       /* "1": ZeRO-1, the optimizer's state is divided among the ranks; default "off" */
+    bool sync_batchnorm; /* statistics of batchnorms are of all ranks; the run then depends on their number */
     double rank_timeout; /* seconds; default 120 */
     struct tarn_comm *comm;
 
@@ -254,7 +256,7 @@ typedef struct tarn_train_plan {
     int64_t memory_needed, memory_free; /* bytes on the device: estimated need; free memory, 0 if unknown */
     int64_t first_step, steps, steps_in_epoch;
     const char *task;        /* "classify", "regress", "lm" or "chat" */
-    const char *sample_name; /* what a batch consists of: "sample"; of a language model "window" */
+    const char *sample_name; /* what a batch consists of: "sample"; of a language model "sequence" */
     int64_t step_samples;    /* per step, over all micro-batches */
     /* of a language model, whose classes are the vocabulary; 0 for a classifier */
     int64_t training_tokens, validation_tokens;
@@ -274,6 +276,7 @@ typedef struct tarn_train_plan {
     int64_t skipped_files; /* image files that cannot be read; the log names them */
     int ranks;             /* of a data-parallel run; 1: none */
     int64_t virtual_ranks; /* the ranks that can resume the run divide it */
+    bool is_sharded;       /* state_bytes are a rank's share: ZeRO-1 */
     char notes[2048];      /* what was found about the data and decided, one sentence per line; "": nothing */
 } tarn_train_plan;
 

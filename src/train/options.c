@@ -98,13 +98,21 @@ static bool invalid(const char *function, const row *r, const char *text, const 
     return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s: '%.200s' %s", function, r->option.name, text, problem);
 }
 
+/* A bound: "0.9999999", "9007199254740991". */
+static const char *number_text(double value, char text[32])
+{
+    snprintf(text, 32, value == (double)(int64_t)value ? "%.0f" : "%.15g", value);
+    return text;
+}
+
 /* NaN is out of bounds too. */
 static bool in_bounds(const char *function, const row *r, const char *text, double value)
 {
-    char problem[96];
+    char problem[128], low[32], high[32];
     if (value >= r->option.low && value <= r->option.high)
         return true;
-    snprintf(problem, sizeof(problem), "is out of range; must be from %.16g to %.16g", r->option.low, r->option.high);
+    snprintf(problem, sizeof(problem), "is out of range; must be from %s to %s", number_text(r->option.low, low),
+             number_text(r->option.high, high));
     return invalid(function, r, text, problem);
 }
 

@@ -54,6 +54,8 @@ static void count_fixed_bytes(tarn_trainer *t, const tarn_module *model)
     t->weight_bytes = counts.bytes;
     t->gradient_bytes = 4 * counts.trained;
     t->state_bytes = 4 * counts.trained * (states + masters);
+    if (tarn__is_sharded(o)) /* a share of any rank, but for a few elements */
+        t->state_bytes = (t->state_bytes + tarn_comm_size(o->comm) - 1) / tarn_comm_size(o->comm);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -126,7 +128,7 @@ static bool measure(const char *function, tarn_trainer *p, peaks *found)
     tarn_memory now = tarn_memory_of(p->device);
     peaks before = {now.used, now.used, now.used + now.cached};
     p->model = tarn__model_reopen(function, p);
-    if (!p->model || !tarn__adapters_add(function, p))
+    if (!p->model || !tarn__batchnorms_sync(&p->options, p->model) || !tarn__adapters_add(function, p))
         return false;
     tarn_module_train(p->model, true);
     count_fixed_bytes(p, p->model);
@@ -244,6 +246,7 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         .captures = trainer->step_graph.is_wanted,
         .ranks = trainer->ranks.size,
         .virtual_ranks = trainer->ranks.virtual_ranks,
+        .is_sharded = tarn__is_sharded(&trainer->options),
     };
     tarn__weight_counts counts = tarn__count_weights(trainer->model);
     plan->trained = counts.trained;

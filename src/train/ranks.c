@@ -144,10 +144,63 @@ bool tarn__ranks_compare(const char *function, tarn_trainer *t)
         return true;
     size_t bytes = sizeof(fingerprint) * (size_t)t->ranks.size;
     fingerprint own = fingerprint_of(t), *all = tarn__alloc(bytes);
+    double timeout = tarn__ranks_extend_timeout(t, 0);
     bool good = all && tarn__ranks_wait(t) && gather(t, &own, all, sizeof(own)) &&
                 check_fingerprints(function, t, all) &&
                 tarn__ranks_broadcast(t, t->options.out, sizeof(t->options.out));
+    tarn__ranks_set_timeout(t, timeout);
+    good = good && (t->is_dry_run || tarn_comm_connect(t->ranks.comm, t->device) || tarn__raise_within(function));
     tarn__release(all, bytes);
+    return good;
+}
+
+/* ---- tuning ------------------------------------------------------------------------------------------------------ */
+
+/* Lines of text, one after another. */
+typedef struct line_list {
+    char *text;
+    size_t used, capacity;
+    bool is_good;
+} line_list;
+
+static void add_line(void *ctx, const char *line)
+{
+    line_list *list = ctx;
+    size_t length = strlen(line) + 1;
+    if (list->used + length > list->capacity) {
+        size_t capacity = 2 * (list->used + length);
+        char *more = tarn__alloc(capacity);
+        list->is_good = list->is_good && more;
+        if (!more)
+            return;
+        if (list->used)
+            memcpy(more, list->text, list->used);
+        tarn__release(list->text, list->capacity);
+        list->text = more;
+        list->capacity = capacity;
+    }
+    memcpy(list->text + list->used, line, length);
+    list->used += length;
+}
+
+/* Rank 0's results replace those of the others. */
+bool tarn__ranks_share_tuning(const tarn_trainer *t)
+{
+    const tarn__backend *backend = tarn__backend_of(t->device, "trainer_run");
+    line_list list = {.is_good = backend != NULL};
+    bool is_first = t->ranks.rank == 0;
+    if (is_first && list.is_good && backend->tuning_export)
+        backend->tuning_export(t->device.index, add_line, &list);
+    uint64_t bytes = list.used;
+    bool good = list.is_good && tarn__ranks_broadcast(t, &bytes, sizeof(bytes));
+    if (good && !is_first && bytes) {
+        list = (line_list){.text = tarn__alloc((size_t)bytes), .used = (size_t)bytes, .capacity = (size_t)bytes};
+        good = list.text != NULL;
+    }
+    good = good && (!bytes || tarn__ranks_broadcast(t, list.text, (size_t)bytes));
+    for (size_t at = 0; good && !is_first && backend->tuning_import && at < list.used; at += strlen(list.text + at) + 1)
+        backend->tuning_import(t->device.index, list.text + at);
+    tarn__release(list.text, list.capacity);
     return good;
 }
 
@@ -160,14 +213,26 @@ bool tarn__ranks_wait(const tarn_trainer *t)
 
 bool tarn__ranks_broadcast(const tarn_trainer *t, void *memory, size_t bytes)
 {
-    tarn_comm *comm = t->ranks.comm;
     if (t->ranks.size == 1)
         return true;
-    double timeout = comm->timeout;
-    comm->timeout = 0;
-    bool good = tarn_comm_broadcast(comm, 0, memory, bytes);
-    comm->timeout = timeout;
+    double timeout = tarn__ranks_extend_timeout(t, TARN__WRITING_TIME);
+    bool good = tarn_comm_broadcast(t->ranks.comm, 0, memory, bytes);
+    tarn__ranks_set_timeout(t, timeout);
     return good;
+}
+
+double tarn__ranks_extend_timeout(const tarn_trainer *t, double factor)
+{
+    tarn_comm *comm = t->ranks.comm;
+    double before = comm ? comm->timeout : 0;
+    tarn__ranks_set_timeout(t, factor * before);
+    return before;
+}
+
+void tarn__ranks_set_timeout(const tarn_trainer *t, double seconds)
+{
+    if (t->ranks.comm)
+        t->ranks.comm->timeout = seconds;
 }
 
 bool tarn__ranks_is_stopped(const tarn_trainer *t)

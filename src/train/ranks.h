@@ -6,9 +6,10 @@
  * order in which gradients are added. So N changes the time of a run and not a bit of its weights; a run is resumed on
  * any N that divides L.
  *
- * All ranks have the whole model and optimizer, and take the same steps. Rank 0 alone has the run folder: it evaluates,
- * reports and writes checkpoints, while the others wait. With one virtual rank a step is not split, and nothing here is
- * involved. */
+ * All ranks have the whole model, and take the same steps. With ZeRO-1 the optimizer's state is divided among them, and
+ * they write it together; else each has all of it. All evaluate (batch_sums.h). Rank 0 alone has the run folder: it
+ * reports, generates samples and writes checkpoints, while the others wait. With one virtual rank a step is not split,
+ * and nothing here is involved. */
 #ifndef TARN__RANKS_H
 #define TARN__RANKS_H
 
@@ -17,10 +18,15 @@
 
 #include "train/loop/step.h"
 
+/* A rank waits so many times longer than in a step while rank 0 writes a checkpoint or generates a sample: a machine
+ * that is lost then still ends the run. */
+enum { TARN__WRITING_TIME = 10 };
+
 typedef struct tarn__ranks {
     tarn_comm *comm; /* borrowed; NULL: one rank */
     int rank, size;
     int64_t virtual_ranks; /* at least 1 */
+    bool is_tuned;         /* they use the same algorithms */
     bool is_stopped;       /* all ranks have agreed to stop after the last step; more than one rank only */
 } tarn__ranks;
 
@@ -43,9 +49,17 @@ static inline bool tarn__ranks_is_first(const tarn__ranks *ranks)
     return ranks->rank == 0;
 }
 
-/* Waits for all ranks, without a time limit: rank 0 may be evaluating. The second also copies memory of rank 0. */
+/* Waits for all ranks, longer than in a step: rank 0 may be writing. The second also copies memory of rank 0. */
 bool tarn__ranks_wait(const tarn_trainer *trainer);
 bool tarn__ranks_broadcast(const tarn_trainer *trainer, void *memory, size_t bytes);
+
+/* Lets a rank wait for others `factor` times as long; 0: without a limit. Returns the seconds before, for the second.
+ */
+double tarn__ranks_extend_timeout(const tarn_trainer *trainer, double factor);
+void tarn__ranks_set_timeout(const tarn_trainer *trainer, double seconds);
+
+/* Gives all ranks the autotuning results of rank 0: with other algorithms a rank would compute other bits. */
+bool tarn__ranks_share_tuning(const tarn_trainer *trainer);
 
 /* True when the run is to stop: on one rank when that was asked for, on several once all know it. */
 bool tarn__ranks_is_stopped(const tarn_trainer *trainer);

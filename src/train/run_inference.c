@@ -390,7 +390,7 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
                             .context = window_of(run, info.context)};
     tarn_dataset *windows = task->open_windows(&eval);
     bool good = windows && fits(function, info.vocab_size, &eval.corpus) &&
-                tarn__lm_evaluate(function, run->model, windows, batch_size, 0, evaluation);
+                tarn__lm_evaluate(function, NULL, run->model, windows, batch_size, 0, evaluation);
     tarn_dataset_free(windows);
     tarn__eval_data_free(&eval);
     return good && check_loss(function, evaluation);

@@ -41,14 +41,26 @@ tarn_module *tarn__model_reopen(const char *function, tarn_trainer *t)
     return good ? t->model : (t->model = NULL);
 }
 
+bool tarn__batchnorms_sync(const tarn_train_options *o, tarn_module *model)
+{
+    return !o->sync_batchnorm || tarn_batchnorm_sync(model, o->comm);
+}
+
+bool tarn__is_sharded(const tarn_train_options *o)
+{
+    return o->comm && tarn_comm_size(o->comm) > 1 && strcmp(o->zero, "1") == 0;
+}
+
 tarn_optimizer *tarn__optimizer_create(const tarn_train_options *o, tarn_module *model)
 {
+    tarn_comm *comm = tarn__is_sharded(o) ? o->comm : NULL;
     float lr = (float)o->lr, decay = (float)o->weight_decay, beta2 = (float)o->beta2;
     if (strcmp(o->optimizer, "sgd") == 0)
-        return tarn_sgd(model, &(tarn_sgd_options){.lr = lr, .momentum = (float)o->momentum, .weight_decay = decay});
+        return tarn_sgd(
+            model, &(tarn_sgd_options){.lr = lr, .momentum = (float)o->momentum, .weight_decay = decay, .comm = comm});
     if (strcmp(o->optimizer, "adam") == 0)
-        return tarn_adam(model, &(tarn_adam_options){.lr = lr, .beta2 = beta2, .weight_decay = decay});
-    return tarn_adamw(model, &(tarn_adamw_options){.lr = lr, .beta2 = beta2, .weight_decay = decay});
+        return tarn_adam(model, &(tarn_adam_options){.lr = lr, .beta2 = beta2, .weight_decay = decay, .comm = comm});
+    return tarn_adamw(model, &(tarn_adamw_options){.lr = lr, .beta2 = beta2, .weight_decay = decay, .comm = comm});
 }
 
 bool tarn__ema_create(tarn_trainer *t)
@@ -104,6 +116,34 @@ static bool has_tf32(tarn_device device)
     return backend && backend->has_tf32;
 }
 
+/* ZeRO-1 divides what an optimizer has besides parameters and gradients, among ranks. */
+static bool check_zero(const char *function, const tarn_trainer *t)
+{
+    const tarn_train_options *o = &t->options;
+    if (strcmp(o->zero, "1") != 0)
+        return true;
+    if (t->ranks.virtual_ranks == 1)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: zero is 1, but the run has one virtual rank: there are no other ranks to divide the "
+                           "optimizer's state with; set virtual_ranks or start several ranks",
+                           function);
+    bool has_state =
+        strcmp(o->optimizer, "sgd") != 0 || o->momentum > 0 || o->ema > 0 || strcmp(o->precision, "bf16") == 0;
+    return has_state ||
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: zero is 1, but sgd without momentum has no state to divide among ranks", function);
+}
+
+/* With one virtual rank there is nothing to exchange. */
+static bool check_sync(const char *function, const tarn_trainer *t)
+{
+    return !t->options.sync_batchnorm || t->ranks.virtual_ranks > 1 ||
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: sync_batchnorm is set, but the run has one virtual rank: its statistics are those of the "
+                       "whole batch already",
+                       function);
+}
+
 /* Options that are valid alone but not together. False with an error. */
 static bool check_combinations(const char *function, const tarn_trainer *t)
 {
@@ -121,7 +161,7 @@ static bool check_combinations(const char *function, const tarn_trainer *t)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: min_lr applies to linear, cosine and one-cycle only; the schedule is %s", function,
                            o->schedule);
-    if (!check_step_schedule(function, o))
+    if (!check_step_schedule(function, o) || !check_zero(function, t) || !check_sync(function, t))
         return false;
     if (strcmp(o->precision, "tf32") == 0 && !has_tf32(t->device))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is not supported on %s; use f32", function,
@@ -169,7 +209,8 @@ static bool create_components(const char *function, tarn_trainer *t)
     if (good)
         t->model = tarn__model_reopen(function, t);
     t->random = tarn__random_save();
-    good = good && t->model && tarn__adapters_add(function, t) && (t->is_dry_run || tarn__frozen_record(function, t));
+    good = good && t->model && tarn__batchnorms_sync(&t->options, t->model) && tarn__adapters_add(function, t) &&
+           (t->is_dry_run || tarn__frozen_record(function, t));
     tarn__random_restore(&callers);
     if (!good || !tarn__step_graph_plan(function, t))
         return false;

@@ -142,7 +142,8 @@ const char *tarn__path_in(const char *folder, const char *name, tarn__path *path
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* Writes a checkpoint. A kill at any moment leaves this one or the previous one. */
+/* Writes a checkpoint. A kill at any moment leaves this one or the previous one. All ranks call it: rank 0 writes, and
+ * the others their shares of the optimizer's state where it is divided. */
 bool tarn__checkpoint_save(tarn_trainer *trainer);
 
 /* "x86-64 avx512": the instruction level of a CPU run; another one rounds differently. False: not on the CPU. */
@@ -187,6 +188,8 @@ tarn__weight_counts tarn__count_weights(const tarn_module *model);
 tarn_module *tarn__model_reopen(const char *function, tarn_trainer *trainer);
 
 /* Creates the optimizer that the options name. The caller owns it. NULL with an error. */
+bool tarn__batchnorms_sync(const tarn_train_options *options, tarn_module *model); /* as sync_batchnorm asks */
+bool tarn__is_sharded(const tarn_train_options *options); /* the optimizer's state is divided among ranks */
 tarn_optimizer *tarn__optimizer_create(const tarn_train_options *options, tarn_module *model);
 
 /* Creates the moving average that the options ask for, if they do. */

@@ -167,7 +167,7 @@ static void texts_without_characters_are_refused_by_their_file(void **state)
     snprintf(options.data, sizeof(options.data), "text:%s", write_text("odd.txt", "to be or not to be"));
     assert_null(tarn_trainer_new(&options));
     assert_null(strstr(tarn_error(), "odd.txt'"));
-    assert_error(TARN_ERROR_IO, "'/nosuch' not found; a model's folder or a tokenizer's file is expected");
+    assert_error(TARN_ERROR_IO, "'/nosuch' not found; a model folder, a .gguf file or a tokenizer file is expected");
 }
 
 int main(void)

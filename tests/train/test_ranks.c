@@ -17,8 +17,11 @@ enum { MAX_RANKS = 4, LEAVES = 4, STEPS = 4 };
 typedef struct rank_run {
     pthread_t thread;
     tarn_train_options options;
-    const char *resume; /* folder; NULL: a new run */
-    int64_t stop_at;    /* 0: never */
+    const char *resume;        /* folder; NULL: a new run */
+    int64_t stop_at;           /* 0: never */
+    double val_loss, accuracy; /* of the last evaluation */
+    bool is_dry_run;           /* gives the plan alone: */
+    tarn_train_plan plan;
     tarn_trainer *trainer;
     double loss; /* of the last step */
     bool good;
@@ -28,6 +31,10 @@ typedef struct rank_run {
 static void listen(const tarn_train_report *report, void *ctx)
 {
     rank_run *r = ctx;
+    if (report->kind == TARN_REPORT_EVALUATION) {
+        r->val_loss = report->loss;
+        r->accuracy = report->accuracy;
+    }
     if (report->kind != TARN_REPORT_TRAINING)
         return;
     r->loss = report->loss;
@@ -38,8 +45,11 @@ static void listen(const tarn_train_report *report, void *ctx)
 static void *run_rank(void *argument)
 {
     rank_run *r = argument;
-    r->trainer = r->resume ? tarn_trainer_resume(r->resume, &r->options) : tarn_trainer_new(&r->options);
-    r->good = r->trainer && tarn_trainer_run(r->trainer, listen, r, NULL);
+    r->trainer = r->is_dry_run ? tarn_trainer_dry_run(NULL, &r->options)
+                 : r->resume   ? tarn_trainer_resume(r->resume, &r->options)
+                               : tarn_trainer_new(&r->options);
+    r->good = r->trainer &&
+              (r->is_dry_run ? tarn_trainer_plan(r->trainer, &r->plan) : tarn_trainer_run(r->trainer, listen, r, NULL));
     snprintf(r->error, sizeof(r->error), "%s", tarn_error());
     tarn_clear_error();
     tarn_trainer_free(r->trainer);
@@ -210,13 +220,15 @@ static void checkpoints_are_bitwise_identical_for_any_number_of_ranks(void **sta
         snprintf(one, sizeof(one), "%s-1", names[k]);
         tarn_train_options o = kinds[k](one);
         double loss = run_on(1, &o, NULL, 0);
-        for (int size = 2; size <= MAX_RANKS; size *= 2) {
-            snprintf(other, sizeof(other), "%s-%d", names[k], size);
-            o = kinds[k](other);
-            if (run_on(size, &o, NULL, 0) != loss)
-                fail_msg("%s: another loss on %d ranks", names[k], size);
-            assert_same_weights(one, other, o.lora > 0);
-        }
+        for (int size = 2; size <= MAX_RANKS; size *= 2)
+            for (int zero = 0; zero < 2; zero++) {
+                snprintf(other, sizeof(other), "%s-%d%s", names[k], size, zero ? "-zero" : "");
+                o = kinds[k](other);
+                snprintf(o.zero, sizeof(o.zero), "%s", zero ? "1" : "off");
+                if (run_on(size, &o, NULL, 0) != loss)
+                    fail_msg("%s: another loss on %d ranks", other, size);
+                assert_same_weights(one, other, o.lora > 0);
+            }
     }
 }
 
@@ -247,6 +259,120 @@ static void a_run_is_stopped_and_resumed_on_another_number_of_ranks(void **state
     run_on(2, &(tarn_train_options){0}, scratch("cut"), 3);
     run_on(1, &(tarn_train_options){0}, scratch("cut"), 0);
     assert_same_weights("whole", "cut", false);
+}
+
+/* Rank 0 writes the whole state when ZeRO-1 is turned off, and ranges of it when it is on. */
+static void a_run_is_resumed_with_zero_on_and_off(void **state)
+{
+    (void)state;
+    static const struct {
+        int size;
+        const char *zero;
+    } parts[] = {{4, "1"}, {2, "off"}, {2, "1"}, {1, "1"}};
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    tarn_train_options o = gpt2("without zero");
+    o.keep = 2;
+    o.eval_every = 2;
+    run_on(1, &o, NULL, 0);
+    o = gpt2("with zero");
+    o.keep = 2;
+    o.eval_every = 2;
+    for (int i = 0; i < 4; i++) {
+        snprintf(o.zero, sizeof(o.zero), "%s", parts[i].zero);
+        run_on(parts[i].size, &o, i ? scratch("with zero") : NULL, i + 1);
+        o = (tarn_train_options){0};
+    }
+    assert_same_weights("without zero", "with zero", false);
+    assert_same_weights("without zero/step-2", "with zero/step-2", false);
+}
+
+/* State is a quarter on each of four ranks. */
+static void zero_divides_the_state_of_the_optimizer(void **state)
+{
+    (void)state;
+    int64_t state_bytes[2];
+    static rank_run ranks[4];
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    for (int zero = 0; zero < 2; zero++) {
+        for (int i = 0; i < 4; i++) {
+            ranks[i] = (rank_run){.options = gpt2("planned"), .is_dry_run = true};
+            snprintf(ranks[i].options.zero, sizeof(ranks[i].options.zero), "%s", zero ? "1" : "off");
+        }
+        run_ranks(ranks, 4);
+        for (int i = 0; i < 4; i++)
+            if (!ranks[i].good || ranks[i].plan.is_sharded != (zero == 1))
+                fail_msg("rank %d: %s", i, ranks[i].error);
+        state_bytes[zero] = ranks[0].plan.state_bytes;
+    }
+    if (state_bytes[1] * 4 < state_bytes[0] - 4096 || state_bytes[1] * 4 > state_bytes[0] + 4096)
+        fail_msg("%lld bytes of state, with zero %lld", (long long)state_bytes[0], (long long)state_bytes[1]);
+}
+
+/* On as many ranks as virtual ranks the statistics are those of the whole batch: the run is that of one virtual rank.
+ */
+static void synchronized_batchnorms_train_as_the_whole_batch_does(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    tarn_train_options o = resnet("whole batch");
+    o.augment = false;
+    o.virtual_ranks = 0;
+    double whole = run_on(1, &o, NULL, 0), split[3];
+    for (int i = 0; i < 3; i++) {
+        char folder[32];
+        snprintf(folder, sizeof(folder), "synchronized-%d", i);
+        o = resnet(folder);
+        o.augment = false;
+        o.sync_batchnorm = i > 0;
+        split[i] = run_on(4, &o, NULL, 0);
+    }
+    if (!(fabs(split[1] - whole) < 2e-4 && fabs(split[0] - whole) > 2e-3))
+        fail_msg("loss %.9g, synchronized %.9g, not %.9g", whole, split[1], split[0]);
+    assert_same_weights("synchronized-1", "synchronized-2", false);
+}
+
+static tarn_train_options regression(const char *folder)
+{
+    static char data[1100], text[8000];
+    size_t used = (size_t)snprintf(text, sizeof(text), "a,b,y\n");
+    for (int i = 0; i < 200; i++)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%d.5,%d,%.3f\n", i * 37 % 101, i * i % 53,
+                                 0.37 * (i * 37 % 101) + 0.001 * (i * 7919 % 997));
+    snprintf(data, sizeof(data), "%s", write_text("numbers.csv", text));
+    return options_of("", data, folder);
+}
+
+/* All ranks share the batches of the validation set, more of them than ranks and not a multiple. */
+static void evaluations_are_bitwise_identical_for_any_number_of_ranks(void **state)
+{
+    (void)state;
+    tarn_train_options (*const kinds[])(const char *) = {gpt2, resnet, regression};
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        double loss = NAN, accuracy = NAN;
+        for (int size = 1; size <= MAX_RANKS; size *= 2) {
+            static rank_run ranks[MAX_RANKS];
+            char folder[40];
+            snprintf(folder, sizeof(folder), "evaluated-%d-%d", (int)k, size);
+            for (int i = 0; i < size; i++) {
+                ranks[i] = (rank_run){.options = kinds[k](folder)};
+                ranks[i].options.eval_batches = k == 0 ? 7 : 0;
+            }
+            run_ranks(ranks, size);
+            for (int i = 0; i < size; i++)
+                if (!ranks[i].good)
+                    fail_msg("rank %d of %d: %s", i, size, ranks[i].error);
+            if (size > 1 && (ranks[0].val_loss != loss || ranks[0].accuracy != accuracy))
+                fail_msg("%s on %d ranks: loss %.17g and %.17g, accuracy %g and %g", folder, size, loss,
+                         ranks[0].val_loss, accuracy, ranks[0].accuracy);
+            loss = ranks[0].val_loss;
+            accuracy = ranks[0].accuracy;
+        }
+    }
 }
 
 /* The mean over virtual ranks is the mean over the batch. */
@@ -293,6 +419,22 @@ static void ranks_that_do_not_divide_the_virtual_ranks_are_an_error(void **state
     expect_failure(&uneven, 1, "a micro_batch of 8 does not divide the 4 samples of a virtual rank");
 }
 
+static void zero_without_anything_to_divide_is_an_error(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    rank_run one = {.options = gpt2("undivided")};
+    snprintf(one.options.zero, sizeof(one.options.zero), "1");
+    one.options.virtual_ranks = 0;
+    expect_failure(&one, 1, "zero is 1, but the run has one virtual rank");
+    one = (rank_run){.options = gpt2("undivided")};
+    snprintf(one.options.zero, sizeof(one.options.zero), "1");
+    snprintf(one.options.optimizer, sizeof(one.options.optimizer), "sgd");
+    one.options.ema = 0;
+    expect_failure(&one, 1, "zero is 1, but sgd without momentum has no state to divide");
+}
+
 static void ranks_with_other_data_or_options_are_an_error(void **state)
 {
     (void)state;
@@ -333,8 +475,13 @@ int main(void)
         cmocka_unit_test(checkpoints_are_bitwise_identical_for_any_number_of_ranks),
         cmocka_unit_test(a_device_with_memory_of_its_own_gives_the_same_checkpoints),
         cmocka_unit_test(a_run_is_stopped_and_resumed_on_another_number_of_ranks),
+        cmocka_unit_test(a_run_is_resumed_with_zero_on_and_off),
+        cmocka_unit_test(zero_divides_the_state_of_the_optimizer),
+        cmocka_unit_test(synchronized_batchnorms_train_as_the_whole_batch_does),
+        cmocka_unit_test(evaluations_are_bitwise_identical_for_any_number_of_ranks),
         cmocka_unit_test(a_split_step_is_the_step_of_the_whole_batch_up_to_rounding),
         cmocka_unit_test(ranks_that_do_not_divide_the_virtual_ranks_are_an_error),
+        cmocka_unit_test(zero_without_anything_to_divide_is_an_error),
         cmocka_unit_test(ranks_with_other_data_or_options_are_an_error),
         cmocka_unit_test(a_loss_that_is_not_finite_ends_all_ranks),
     };

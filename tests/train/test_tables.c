@@ -204,6 +204,7 @@ static void options_of_tables_need_a_table(void **state)
                  {"val_fraction", "0.5", "digits", "val_fraction applies to tables (FILE.csv), images:FOLDER and"},
                  {"target", "x", "text:none", "target applies to classifiers and regressions only"},
                  {"target", "cost", NULL, "no column 'cost'"},
+                 {"target", "prise", NULL, "did you mean 'price'?"},
                  {"drop", "areas", NULL, "did you mean 'area'?"},
                  {"task", "classify", NULL, "every row has its own class"},
                  {"label_smoothing", "0.1", NULL, "label_smoothing applies to classifiers only"},

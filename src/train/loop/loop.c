@@ -248,12 +248,13 @@ static bool report_sample(tarn_trainer *t, const report_target *to)
     return good;
 }
 
-/* Evaluates the weights in the model on the val set, saves them if they are the best, and reports. */
+/* Evaluates the weights in the model on the val set, with the same result on all ranks, saves them if they are the
+ * best, and reports. */
 static bool evaluate_weights(tarn_trainer *t, const report_target *to)
 {
     tarn__evaluation now = {0};
     bool is_first = tarn__ranks_is_first(&t->ranks);
-    if ((is_first && !t->task->evaluate(t, &now)) || !tarn__ranks_broadcast(t, &now, sizeof(now)))
+    if (!t->task->evaluate(t, &now))
         return false;
     if (!isfinite(now.loss))
         return tarn__find_nonfinite_evaluation(t);
@@ -290,18 +291,18 @@ static bool restore_weights(tarn_trainer *t)
     return good;
 }
 
-/* An evaluation, of the averaged weights where the run has them, and a numbered checkpoint. Only rank 0 uses its
- * weights. */
+/* An evaluation, of the averaged weights where the run has them, and a numbered checkpoint. */
 static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
 {
-    bool is_first = tarn__ranks_is_first(&t->ranks), is_averaged = is_first && t->ema;
+    bool is_averaged = t->ema != NULL;
     tarn__progress_enter(t, TARN_TRAIN_EVALUATION);
     tarn__step_graph_release(t);
     if (is_averaged && !tarn_ema_apply(t->ema))
         return false;
-    bool good = evaluate_weights(t, to);
-    good = (!is_averaged || restore_weights(t)) && good;
-    good = good && (!is_first || !t->task->keep_checkpoint || t->task->keep_checkpoint(t));
+    bool good = evaluate_weights(t, to) && tarn__ranks_wait(t);
+    if (is_averaged && (good || t->ranks.size == 1)) /* after a failure other ranks do not come here */
+        good = restore_weights(t) && good;
+    good = good && (!t->task->keep_checkpoint || t->task->keep_checkpoint(t));
     count_time(t);
     return good;
 }
@@ -309,7 +310,7 @@ static bool evaluate_and_save(tarn_trainer *t, const report_target *to)
 static bool save_checkpoint(tarn_trainer *t)
 {
     tarn__progress_enter(t, TARN_TRAIN_CHECKPOINT);
-    bool good = !tarn__ranks_is_first(&t->ranks) || (tarn__metrics_flush(t->metrics) && tarn__async_checkpoint_save(t));
+    bool good = (!tarn__ranks_is_first(&t->ranks) || tarn__metrics_flush(t->metrics)) && tarn__async_checkpoint_save(t);
     good = good && tarn__ranks_wait(t);
     count_time(t);
     return good;
@@ -378,8 +379,10 @@ static bool init_folder(tarn_trainer *t)
  * that fails. */
 static bool open_folder(tarn_trainer *t)
 {
-    if (!tarn__ranks_is_first(&t->ranks))
-        return t->is_resumed = true;
+    if (!tarn__ranks_is_first(&t->ranks)) {
+        t->is_resumed = true;
+        return t->state.step > 0 || tarn__async_checkpoint_save(t);
+    }
     if (!tarn__run_folder_back_up("trainer_run", t))
         return false;
     bool good = init_folder(t) && (!t->has_backup || tarn__async_checkpoint_wait(t->async_checkpoint));
@@ -467,6 +470,8 @@ bool tarn_trainer_run(tarn_trainer *trainer, tarn_report_fn report, void *ctx, t
     bool good = is_open && tarn__ranks_wait(trainer) &&
                 run_loop(trainer, &(report_target){is_first ? report : NULL, ctx}) &&
                 tarn__frozen_verify("trainer_run", trainer) && (!is_first || complete_run(trainer));
+    if (!good)
+        tarn__ranks_fail(trainer, true); /* before the wait below: the others wait for this rank */
     good = tarn__async_checkpoint_wait(trainer->async_checkpoint) &&
            good; /* after a failure too: the thread borrows the trainer */
     end_profile(trainer);

@@ -133,7 +133,7 @@ bool tarn__find_nonfinite_evaluation(tarn_trainer *t)
     tarn__observer *before = tarn__observe_forward(&w.observer);
     t->task->evaluate(t, &again);
     tarn__observe_forward(before);
-    if (tarn_failed())
+    if (tarn_failed() || !choose_found(t, &w))
         return false;
     return tarn__raise(TARN_ERROR_ARGUMENT,
                        "trainer_run: step %" PRId64 ": the validation loss is not finite%s%s; the last checkpoint is "
@@ -147,8 +147,8 @@ bool tarn__find_nonfinite(tarn_trainer *t, int64_t last)
     if (!restore_checkpoint(t))
         return false;
     int64_t good = count_finite_steps(t, last);
-    if (tarn_failed() || !restore_checkpoint(t) || !repeat(t, good) ||
-        (tarn__ranks_is_first(&t->ranks) && !tarn__checkpoint_save(t)))
+    if (tarn_failed() || !restore_checkpoint(t) || !repeat(t, good) || !tarn__checkpoint_save(t) ||
+        !tarn__ranks_wait(t))
         return false;
     find_layer(t, &w);
     if (tarn_failed() || !choose_found(t, &w))

@@ -87,5 +87,6 @@ bool tarn__profile_end(tarn_trainer *t)
     if (!t->is_profiled)
         return true;
     t->is_profiled = false;
-    return tarn_profile_stop() && tarn_profile_write_trace(tarn__path_in(t->options.out, "trace.json", &path));
+    return tarn_profile_stop() && (!tarn__ranks_is_first(&t->ranks) ||
+                                   tarn_profile_write_trace(tarn__path_in(t->options.out, "trace.json", &path)));
 }

@@ -283,6 +283,29 @@ static void close_work(work *w)
     tarn__release(w->tree, sizeof(*w->tree) * (size_t)w->step->optimizer->flats.groups);
 }
 
+/* A micro-batch of this rank alone: its batchnorms do not wait for the other ranks. */
+static bool run_alone(work *w)
+{
+    const tarn_train_options *o = &w->trainer->options;
+    result unused = {0};
+    return (!o->sync_batchnorm || tarn_batchnorm_sync(w->step->model, NULL)) &&
+           run_micro_batch(w, 0, w->first, &unused) && reset_statistics(&w->statistics) &&
+           tarn__batchnorms_sync(o, w->step->model);
+}
+
+/* Before the first step rank 0 computes a micro-batch for its autotuning alone, and the others take the results. */
+static bool tune(work *w)
+{
+    tarn__ranks *r = &w->trainer->ranks;
+    const tarn__backend *backend = tarn__backend_of(w->step->device, function);
+    if (r->is_tuned || r->size == 1 || !backend || !backend->tuning_export)
+        return backend != NULL;
+    r->is_tuned = true;
+    tarn_optimizer_zero_grad(w->step->optimizer);
+    bool good = r->rank != 0 || run_alone(w);
+    return good && tarn__ranks_share_tuning(w->trainer);
+}
+
 /* A parameter has a gradient if one of its virtual ranks has. */
 static bool sum_gradients(work *w)
 {
@@ -342,7 +365,7 @@ bool tarn__ranks_gradients(const tarn__step_ctx *step, tarn_tensor *const *batch
         step->trainer->ranks.comm->step = step->trainer->state.step + 1;
     tarn__rng_state random = tarn__random_save();
     tarn_scope *scope = tarn_scope_open();
-    bool good = open_work(&w, step, batch) && scope;
+    bool good = open_work(&w, step, batch) && scope && tune(&w);
     for (int64_t i = 0; good && i < w.share; i++)
         good = run_virtual_rank(&w, i);
     tarn__random_restore(&random);

@@ -97,12 +97,13 @@ static bool fits_in_memory(const tarn_trainer *t)
     return copy <= tarn__platform_memory_total() / MEMORY_FRACTION && (free_bytes == 0 || needed + copy <= free_bytes);
 }
 
-/* Without a thread the files are written here. */
+/* Without a thread the files are written here; so are those that several ranks write together, which exchange messages
+ * meanwhile. */
 bool tarn__async_checkpoint_save(tarn_trainer *t)
 {
     if (!tarn__async_checkpoint_wait(t->async_checkpoint))
         return false;
-    if (!fits_in_memory(t))
+    if (!tarn__ranks_is_first(&t->ranks) || tarn__is_sharded(&t->options) || !fits_in_memory(t))
         return tarn__checkpoint_save(t);
     if (!t->async_checkpoint && !(t->async_checkpoint = tarn__alloc(sizeof(*t->async_checkpoint))))
         return false;

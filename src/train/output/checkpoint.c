@@ -271,9 +271,24 @@ static bool write_next(tarn_trainer *t)
            write_state(t, &random, next_of(t, STATE, &path));
 }
 
+/* The files that all ranks write together, in the order of write_next(). */
+static bool join_writing(tarn_trainer *t)
+{
+    tarn__path path;
+    return tarn_optimizer_save(t->optimizer, next_of(t, OPTIMIZER, &path)) &&
+           (!t->ema || tarn_ema_save(t->ema, next_of(t, AVERAGE, &path)));
+}
+
+/* Rank 0 may need more time for the weights than a rank otherwise waits. */
 bool tarn__checkpoint_save(tarn_trainer *t)
 {
-    return write_next(t) && commit_files("trainer_run", t);
+    bool is_first = tarn__ranks_is_first(&t->ranks), is_sharded = tarn__is_sharded(&t->options);
+    if (!is_first && !is_sharded)
+        return true;
+    double timeout = tarn__ranks_extend_timeout(t, TARN__WRITING_TIME);
+    bool good = is_first ? write_next(t) && commit_files("trainer_run", t) : join_writing(t);
+    tarn__ranks_set_timeout(t, timeout);
+    return good;
 }
 
 bool tarn__checkpoint_snapshot(tarn_trainer *t, tarn__memfiles *files, tarn__checkpoint_renames *renames)

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "nn/module.h"
+#include "train/batch_sums.h"
 #include "train/data/table_source.h"
 #include "train/prediction_pass.h"
 #include "train/tasks/task.h"
@@ -28,7 +29,7 @@ enum { SHIFT_DIVISOR = 8 }; /* augment shifts images by up to 1 / SHIFT_DIVISOR 
 
 /* Sums over the batches so far, on the device. They belong to the scope of evaluate(). */
 typedef struct sums {
-    tarn_tensor *loss;              /* f64 [] */
+    tarn__batch_sums loss;
     tarn_tensor *samples, *correct; /* i64 [classes] */
 } sums;
 
@@ -41,7 +42,7 @@ static bool add_batch(tarn_module *model, int64_t classes, tarn_tensor *const *f
     tarn_tensor *loss = tarn_cross_entropy(logits, label, &(tarn_cross_entropy_options){.reduction = TARN_REDUCE_SUM});
     tarn_tensor *of_class = tarn_one_hot(label, classes, TARN_I64);
     tarn_tensor *correct = tarn_cast(tarn_eq(tarn_argmax(logits, 1, true), tarn_unsqueeze(label, 1)), TARN_I64);
-    return tarn_add_inplace(s->loss, tarn_cast(loss, TARN_F64)) &&
+    return tarn__batch_sums_add(&s->loss, (tarn_tensor *[]){tarn_cast(loss, TARN_F64)}) &&
            tarn_add_inplace(s->samples, tarn_sum(of_class, TARN_AXES(0), false)) &&
            tarn_add_inplace(s->correct, tarn_sum(tarn_mul(of_class, correct), TARN_AXES(0), false));
 }
@@ -70,7 +71,10 @@ static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluatio
 {
     size_t bytes = sizeof(int64_t) * (size_t)classes;
     int64_t *samples = tarn__alloc(bytes), *correct = tarn__alloc(bytes), all = 0, all_correct = 0;
-    bool good = samples && correct && tarn_read(s->samples, samples, bytes) && tarn_read(s->correct, correct, bytes);
+    double loss = 0;
+    bool good = samples && correct && tarn_read(s->samples, samples, bytes) && tarn_read(s->correct, correct, bytes) &&
+                tarn__ranks_add(s->loss.ranks, samples, classes) && tarn__ranks_add(s->loss.ranks, correct, classes) &&
+                tarn__batch_sums_read(&s->loss, &loss);
     for (int64_t i = 0; good && i < classes; i++) {
         all += samples[i];
         all_correct += correct[i];
@@ -81,22 +85,23 @@ static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluatio
     }
     tarn__release(samples, bytes);
     tarn__release(correct, bytes);
-    double loss = good ? tarn_item(s->loss) : NAN;
+    loss = good ? loss : NAN;
     *evaluation = (tarn_evaluation){all, loss / (double)all, (double)all_correct / (double)all};
     return good && !tarn_failed();
 }
 
-static bool evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tarn_evaluation *evaluation,
-                     int64_t *class_samples, int64_t *class_correct)
+static bool evaluate(const tarn__ranks *ranks, tarn_module *model, tarn_loader *loader, int64_t classes,
+                     tarn_evaluation *evaluation, int64_t *class_samples, int64_t *class_correct)
 {
     tarn_device device = tarn_device_of(tarn_module_parameter(model, 0));
     bool was_training = tarn_module_is_training(model);
     tarn_scope *scope = tarn_scope_open();
-    sums s = {tarn_zeros(TARN_SCALAR, TARN_F64, device), tarn_zeros(TARN_SHAPE(classes), TARN_I64, device),
-              tarn_zeros(TARN_SHAPE(classes), TARN_I64, device)};
+    sums s = {.samples = tarn_zeros(TARN_SHAPE(classes), TARN_I64, device),
+              .correct = tarn_zeros(TARN_SHAPE(classes), TARN_I64, device)};
     tarn_module_train(model, false);
     tarn_no_grad_open();
-    bool good = !tarn_failed() && add_batches(model, loader, classes, &s) &&
+    bool good = !tarn_failed() && tarn__batch_sums_open(&s.loss, ranks, loader, 1, device) &&
+                add_batches(model, loader, classes, &s) &&
                 read_sums(&s, classes, evaluation, class_samples, class_correct);
     tarn_no_grad_close();
     tarn_scope_close(scope);
@@ -127,7 +132,7 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
             TARN_ERROR_ARGUMENT,
             "evaluate: the loader is %lld batches into its epoch; use a new loader, or seek to the start",
             (long long)state.batch);
-    return evaluate(model, loader, classes, evaluation, class_samples, class_correct);
+    return evaluate(NULL, model, loader, classes, evaluation, class_samples, class_correct);
 }
 
 /* ---- data and model ---------------------------------------------------------------------------------------------- */
@@ -378,10 +383,10 @@ static bool gradients(const tarn__step_ctx *s, tarn_tensor *const *fields, tarn_
 static bool evaluate_run(tarn_trainer *t, tarn__evaluation *result)
 {
     tarn_evaluation found;
-    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
+    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, tarn__evaluation_batch(t), t->device);
     options.workers = workers_of(t);
     tarn_loader *loader = tarn_loader_new(t->validation, &options);
-    bool good = loader && tarn_evaluate(t->model, loader, t->data_spec.classes, &found, NULL, NULL);
+    bool good = loader && evaluate(&t->ranks, t->model, loader, t->data_spec.classes, &found, NULL, NULL);
     tarn_loader_free(loader);
     if (good)
         *result = (tarn__evaluation){.samples = found.samples, .loss = found.loss, .accuracy = found.accuracy};

@@ -39,9 +39,10 @@ double tarn__lm_step_flops(const tarn_trainer *trainer);
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Evaluates a language model on all windows of a dataset, in eval mode and without a tape. */
-bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
-                       tarn_text_evaluation *evaluation);
+/* Evaluates a language model on all windows of a dataset, in eval mode and without a tape; ranks share the batches.
+ * `ranks` may be NULL. */
+bool tarn__lm_evaluate(const char *function, const tarn__ranks *ranks, tarn_module *model, tarn_dataset *windows,
+                       int64_t batch_size, int workers, tarn_text_evaluation *evaluation);
 bool tarn__lm_evaluate_run(tarn_trainer *trainer, tarn__evaluation *result);
 
 /* Generates a sample; the caller frees it with tarn_tokenizer_release(). NULL with an error. */
@@ -66,7 +67,7 @@ extern const tarn__metric tarn__lm_training_lines[], tarn__lm_evaluation_lines[]
 
 /* Members of a row that do not depend on the data. */
 #define TARN__LM_ROW \
-    .sample_name = "window", .prefers_bf16 = true, .has_norm = true, .has_perplexity = true, \
+    .sample_name = "sequence", .prefers_bf16 = true, .has_norm = true, .has_perplexity = true, \
     .training_lines = tarn__lm_training_lines, .evaluation_lines = tarn__lm_evaluation_lines, \
     .resize = tarn__lm_resize, .create_model = tarn__lm_model, .create_batch = tarn__lm_create_batch, \
     .gradients = tarn__lm_gradients, .step_flops = tarn__lm_step_flops, .evaluate = tarn__lm_evaluate_run, \

@@ -1,7 +1,7 @@
 /* lm_eval.c: a language model of a run in use: evaluation, samples, best weights, and numbered checkpoints.
  *
- * Folders are those that transformers, or PEFT for adapters, opens. Evaluation sums in f64 on the device and reads once
- * at the end. Samples are deterministic: their seed is the run's seed plus the step. */
+ * Folders are those that transformers, or PEFT for adapters, opens. Evaluation sums in f64 and reads once at the
+ * end. Samples are deterministic: their seed is the run's seed plus the step. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,29 +14,30 @@
 #include "base/memory.h"
 #include "base/os/files.h"
 #include "models/lm/arch.h"
+#include "train/batch_sums.h"
 #include "train/run_folder.h"
 #include "train/tasks/finetune.h"
 #include "train/tasks/lm.h"
 
 /* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
-/* Adds a batch to the sums on the device, f64 []: losses, and targets under the loss mask. The mean loss is weighted by
- * its targets, so that the result does not depend on the batch size. */
-static bool add_batch(tarn_module *model, tarn_tensor *const *fields, int field_count, tarn_tensor *losses,
-                      tarn_tensor *counts)
+/* The values of a batch, f64 []: losses, and targets under the loss mask. The mean loss is weighted by its targets, so
+ * that the result does not depend on the batch size. */
+enum { LOSSES, TARGETS, SUMS };
+
+static bool add_batch(tarn_module *model, tarn_tensor *const *fields, int field_count, tarn__batch_sums *sums)
 {
-    tarn_tensor *count = tarn__lm_target_count(fields[1], TARN_F64);
-    tarn_tensor *loss = tarn_cast(tarn__lm_loss("trainer_run", model, fields, field_count), TARN_F64);
-    return tarn_add_inplace(losses, tarn_mul(loss, count)) && tarn_add_inplace(counts, count);
+    tarn_tensor *count = tarn__lm_target_count(fields[1], TARN_F64),
+                *loss = tarn_cast(tarn__lm_loss("trainer_run", model, fields, field_count), TARN_F64);
+    return tarn__batch_sums_add(sums, (tarn_tensor *[]){[LOSSES] = tarn_mul(loss, count), [TARGETS] = count});
 }
 
-static bool add_batches(tarn_module *model, tarn_loader *loader, int field_count, tarn_tensor *losses,
-                        tarn_tensor *counts)
+static bool add_batches(tarn_module *model, tarn_loader *loader, int field_count, tarn__batch_sums *sums)
 {
     for (bool more = true; more;) {
         tarn_tensor *fields[TARN_MAX_FIELDS];
         tarn_scope *scope = tarn_scope_open();
-        more = scope && tarn_loader_next(loader, fields) && add_batch(model, fields, field_count, losses, counts);
+        more = scope && tarn_loader_next(loader, fields) && add_batch(model, fields, field_count, sums);
         tarn_scope_close(scope);
     }
     return !tarn_failed();
@@ -44,8 +45,8 @@ static bool add_batches(tarn_module *model, tarn_loader *loader, int field_count
 
 /* The loader is new per evaluation, so each one has the same batches. Perplexity is exp(loss). The model's mode is
  * restored. */
-bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *windows, int64_t batch_size, int workers,
-                       tarn_text_evaluation *evaluation)
+bool tarn__lm_evaluate(const char *function, const tarn__ranks *ranks, tarn_module *model, tarn_dataset *windows,
+                       int64_t batch_size, int workers, tarn_text_evaluation *evaluation)
 {
     if (tarn_failed())
         return false;
@@ -54,29 +55,30 @@ bool tarn__lm_evaluate(const char *function, tarn_module *model, tarn_dataset *w
     tarn_loader *loader = tarn_loader_new(
         windows, &(tarn_loader_options){.batch_size = batch_size, .workers = workers, .device = device});
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *losses = tarn_zeros(TARN_SCALAR, TARN_F64, device),
-                *counts = tarn_zeros(TARN_SCALAR, TARN_F64, device);
+    tarn__batch_sums sums;
+    double sum[SUMS] = {0};
     tarn_module_train(model, false);
     tarn_no_grad_open();
-    bool good =
-        loader && !tarn_failed() && add_batches(model, loader, tarn_dataset_field_count(windows), losses, counts);
+    bool good = loader && tarn__batch_sums_open(&sums, ranks, loader, SUMS, device) &&
+                add_batches(model, loader, tarn_dataset_field_count(windows), &sums) &&
+                tarn__batch_sums_read(&sums, sum);
     tarn_no_grad_close();
-    double tokens = good ? tarn_item(counts) : 0, loss = good ? tarn_item(losses) / tokens : NAN;
+    double loss = good ? sum[LOSSES] / sum[TARGETS] : NAN;
     tarn_scope_close(scope);
     tarn_loader_free(loader);
     tarn__error_record error; /* the mode is restored after a failure too, without losing the error */
     tarn__error_save(&error);
     tarn_module_train(model, was_training);
     tarn__error_restore(&error);
-    *evaluation = (tarn_text_evaluation){(int64_t)tokens, loss, exp(loss)};
+    *evaluation = (tarn_text_evaluation){(int64_t)sum[TARGETS], loss, exp(loss)};
     return !tarn_failed() || tarn__raise_within(function);
 }
 
 bool tarn__lm_evaluate_run(tarn_trainer *t, tarn__evaluation *result)
 {
     tarn_text_evaluation text;
-    bool good =
-        tarn__lm_evaluate("trainer_run", t->model, t->validation, t->micro_batch, (int)t->options.workers, &text);
+    bool good = tarn__lm_evaluate("trainer_run", &t->ranks, t->model, t->validation, t->micro_batch,
+                                  (int)t->options.workers, &text);
     *result = (tarn__evaluation){.samples = text.tokens, .loss = text.loss};
     return good;
 }
@@ -219,8 +221,11 @@ static bool write_numbered(tarn_trainer *t, const char *name)
     char new_name[80];
     tarn__path from, to;
     snprintf(new_name, sizeof(new_name), "%s" TARN__RUN_FOLDER_NEW, name);
-    if (is_in_use(t, name))
-        return true;
+    bool is_first = tarn__ranks_is_first(&t->ranks), is_skipped = is_first && is_in_use(t, name);
+    if (!tarn__ranks_broadcast(t, &is_skipped, sizeof(is_skipped)) || is_skipped)
+        return !tarn_failed();
+    if (!is_first)
+        return tarn__checkpoint_save(t);
     if (!write_checkpoint_folder(t, new_name))
         return false;
     tarn__run_folder_drop(t->options.out, name);
@@ -238,8 +243,8 @@ bool tarn__lm_keep_checkpoint(tarn_trainer *t)
     if (!t->options.keep)
         return true;
     snprintf(name, sizeof(name), "step-%" PRId64, t->state.step);
-    if (!write_numbered(t, name))
-        return false;
+    if (!write_numbered(t, name) || !tarn__ranks_is_first(&t->ranks))
+        return !tarn_failed();
     snprintf(name, sizeof(name), "step-%" PRId64, oldest);
     if (oldest > 0 && !is_in_use(t, name))
         tarn__run_folder_drop(t->options.out, name);

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "nn/module.h"
+#include "train/batch_sums.h"
 #include "train/data/table_source.h"
 #include "train/tasks/regress.h"
 #include "train/tasks/task.h"
@@ -30,17 +31,20 @@ static tarn_tensor *predict(tarn_module *model, tarn_tensor *input)
     return y ? tarn_reshape(y, TARN_SHAPE(tarn_shape_of(y).size[0])) : NULL;
 }
 
-static bool add_batch(tarn_module *model, tarn_tensor *const *fields, tarn_tensor *const *sums)
+static bool add_batch(tarn_module *model, tarn_tensor *const *fields, tarn__batch_sums *sums)
 {
     tarn_tensor *y = tarn_cast(fields[1], TARN_F64),
                 *error = tarn_sub(tarn_cast(predict(model, fields[0]), TARN_F64), y);
-    return tarn_add_inplace(sums[SQUARED_ERROR], tarn_sum(tarn_mul(error, error), TARN_ALL_AXES, false)) &&
-           tarn_add_inplace(sums[ABSOLUTE_ERROR], tarn_sum(tarn_abs(error), TARN_ALL_AXES, false)) &&
-           tarn_add_inplace(sums[TARGET], tarn_sum(y, TARN_ALL_AXES, false)) &&
-           tarn_add_inplace(sums[SQUARED_TARGET], tarn_sum(tarn_mul(y, y), TARN_ALL_AXES, false));
+    tarn_tensor *values[SUMS] = {
+        [SQUARED_ERROR] = tarn_sum(tarn_mul(error, error), TARN_ALL_AXES, false),
+        [ABSOLUTE_ERROR] = tarn_sum(tarn_abs(error), TARN_ALL_AXES, false),
+        [TARGET] = tarn_sum(y, TARN_ALL_AXES, false),
+        [SQUARED_TARGET] = tarn_sum(tarn_mul(y, y), TARN_ALL_AXES, false),
+    };
+    return tarn__batch_sums_add(sums, values);
 }
 
-static bool add_batches(tarn_module *model, tarn_loader *loader, tarn_tensor *const *sums)
+static bool add_batches(tarn_module *model, tarn_loader *loader, tarn__batch_sums *sums)
 {
     bool good = true;
     while (good) {
@@ -65,21 +69,20 @@ static tarn_regression_evaluation evaluation_of(const double *sum, int64_t sampl
                                         .r2 = spread > 1e-12 * n ? 1 - sum[SQUARED_ERROR] / spread : (double)NAN};
 }
 
-bool tarn__regression_evaluate(const char *function, tarn_module *model, tarn_dataset *dataset, double std,
-                               const tarn_loader_options *options, tarn_regression_evaluation *result)
+bool tarn__regression_evaluate(const char *function, const tarn__ranks *ranks, tarn_module *model,
+                               tarn_dataset *dataset, double std, const tarn_loader_options *options,
+                               tarn_regression_evaluation *result)
 {
     bool was_training = tarn_module_is_training(model);
     tarn_loader *loader = tarn_loader_new(dataset, options);
     tarn_scope *scope = tarn_scope_open();
-    tarn_tensor *sums[SUMS];
+    tarn__batch_sums sums;
     double sum[SUMS] = {0};
-    for (int i = 0; i < SUMS; i++)
-        sums[i] = tarn_zeros(TARN_SCALAR, TARN_F64, options->device);
     tarn_module_train(model, false);
     tarn_no_grad_open();
-    bool good = loader && !tarn_failed() && add_batches(model, loader, sums);
-    for (int i = 0; good && i < SUMS; i++)
-        sum[i] = tarn_item(sums[i]);
+    if (loader && tarn__batch_sums_open(&sums, ranks, loader, SUMS, options->device) &&
+        add_batches(model, loader, &sums))
+        tarn__batch_sums_read(&sums, sum);
     tarn_no_grad_close();
     tarn_scope_close(scope);
     tarn_loader_free(loader);
@@ -126,10 +129,10 @@ static bool evaluate_run(tarn_trainer *t, tarn__evaluation *result)
 {
     tarn_regression_evaluation r;
     tarn_table_encoder_info info;
-    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, t->batch_size, t->device);
+    tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, tarn__evaluation_batch(t), t->device);
     options.workers = (int)t->options.workers;
     if (!tarn_table_encoder_query(t->data_spec.table, &info) ||
-        !tarn__regression_evaluate("trainer_run", t->model, t->validation, info.std, &options, &r))
+        !tarn__regression_evaluate("trainer_run", &t->ranks, t->model, t->validation, info.std, &options, &r))
         return false;
     *result = (tarn__evaluation){.samples = r.samples, .loss = r.loss, .rmse = r.rmse, .mae = r.mae, .r2 = r.r2};
     return true;

@@ -80,7 +80,7 @@ typedef struct tarn__eval_data {
 struct tarn__task {
     const char *name;
     tarn__task_set bit;
-    const char *sample_name;            /* what a batch consists of: "sample" or "window" */
+    const char *sample_name;            /* what a batch consists of: "sample" or "sequence" */
     bool prefers_bf16;                  /* precision auto, where the device has it */
     bool has_accuracy, has_norm;        /* metrics of a step besides its loss */
     bool has_perplexity;                /* the loss is a cross-entropy per token */
