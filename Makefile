@@ -108,7 +108,7 @@ tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
 	@TARN_TEST_QUICK=1 TARN_TEST_SKIP='*: *agree*' TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} \
-	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_adapters|engine_swap|speculate)|nn\.recurrent|train\.(ema|quantized|finetune|finetune_chat|plan|precision|ranks|step_graph_memory))$$'
+	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_adapters|engine_speculate|engine_swap|speculate)|nn\.recurrent|train\.(ema|quantized|finetune|finetune_chat|plan|precision|ranks|step_graph_memory))$$'
 
 valgrind: ## run tests of the release build under valgrind
 	@scripts/bootstrap valgrind
@@ -121,6 +121,7 @@ format: ## format C, CUDA and OpenCL sources (scripts/format --check: report wha
 
 docs: ## write docs/reference from the headers and the command's help, and the tables of docs from their sources
 	@scripts/apidoc include/tarn > docs/reference/api.md
+	@scripts/pyapi include/tarn > python/tarn/_c.py
 	@[ ! -e build/release/tarn ] || scripts/clidoc build/release/tarn > docs/reference/command.md
 	@scripts/backend-doc
 	@scripts/bench-tables

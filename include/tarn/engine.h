@@ -2,7 +2,8 @@
  *
  * Requests join and leave between steps. A step computes one token of every decoding request and, with what is left of
  * its budget, prompt tokens of the others, taken round-robin. Requests with a common prefix share its pages, also with
- * requests that have ended. Where all layers have a sliding window (Mistral), pages before it are released while the
+ * requests that have ended; the least recently used pages of these are moved to host memory, if there is some
+ * (.swap_bytes), then dropped. Where all layers have a sliding window (Mistral), pages before it are released while the
  * request runs. When the pages are used up, the youngest request waits, and is recomputed later or has its pages in
  * host memory meanwhile (.swap_bytes); none is lost. On the CPU a request's tokens depend on its prompt, options and
  * seed alone, not on the other requests (batch invariance); elsewhere the others may change the last bits of its
@@ -55,8 +56,9 @@ typedef struct tarn_engine_options {
     bool not_invariant;
     /* outputs have text, and requests may have stop strings. Borrowed: must outlive the engine. NULL: tokens only */
     const tarn_tokenizer *tokenizer;
-    /* host memory for the pages of preempted requests, which are moved there and back instead of being recomputed;
-     * default: none. Taken as it is used. On devices with memory of their own: an error on the CPU */
+    /* host memory for the pages of preempted requests and of past prefixes, which are moved there and back instead of
+     * being recomputed or dropped; default: none. Taken as it is used. On devices with memory of their own: an error on
+     * the CPU */
     int64_t swap_bytes;
 } tarn_engine_options;
 
@@ -74,7 +76,8 @@ TARN_API tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engin
 TARN_API int64_t tarn_engine_add_adapter(tarn_engine *engine, const char *path);
 
 /* Adds a request: a prompt of at least one token and of fewer than the context. Copies what it needs, and keeps the
- * grammar. All options apply, except .slide, .keep and .on_token, which are errors, and .no_capture. Several samples of
+ * grammar. All options apply, except .slide, .keep and .on_token, which are errors, and .no_capture; .speculate has
+ * n-grams, on the CPU with batch invariance, and no effect with a grammar. Several samples of
  * one prompt are several requests with seeds of their own: the prompt's full pages are computed once. `...` is a const
  * tarn_generate_options *, or NULL. Returns the request's number, from 1 on; -1 on error. */
 TARN_API int64_t tarn_engine_add_sized(tarn_engine *engine, const int32_t *tokens, int64_t count,
@@ -108,6 +111,7 @@ typedef struct tarn_engine_output {
      * output */
     double wait_ms, prompt_ms, decode_ms;
     int32_t end_token; /* EOS or the token of .stop that ended the request, with its log probability; else -1 */
+    int64_t proposed_tokens, accepted_tokens; /* with .speculate: so far */
 } tarn_engine_output;
 
 /* The next output of the steps so far, oldest first; false when there is none, or on an error. Text that may be the
@@ -141,7 +145,12 @@ typedef struct tarn_engine_stats {
     int64_t added;                       /* requests */
     int64_t finished, cancelled, failed; /* requests that have ended, by finish reason */
     int64_t swap_pages, free_swap_pages; /* of host memory */
-    int64_t swapped_out, swapped_in;     /* pages that were moved to host memory, and back */
+    int64_t swapped_out, swapped_in;     /* pages of requests that were moved to host memory, and back */
+    int64_t cached_swap_pages;           /* of the free ones: pages of past prefixes */
+    int64_t prefixes_out, prefixes_in;   /* pages of past prefixes that were moved to host memory, and back */
+    int64_t prefixes_dropped;            /* of these: dropped there */
+    int64_t proposed_tokens;             /* with .speculate: computed beside the next token */
+    int64_t accepted_tokens;             /* of these: sampled, each of which saved a step */
 } tarn_engine_stats;
 
 /* Fills in the counters. Fields of a newer header's struct that this library does not know become zero. */
@@ -161,6 +170,7 @@ typedef struct tarn_engine_request {
     int64_t preemptions;                  /* how often it was preempted */
     double wait_ms, prompt_ms, decode_ms; /* as in tarn_engine_output, up to now */
     int64_t adapter;                      /* number; 0: none */
+    int64_t proposed_tokens, accepted_tokens; /* with .speculate: so far */
 } tarn_engine_request;
 
 /* Describes the first `capacity` requests that have not ended, oldest first; `requests` may be NULL where `capacity` is

@@ -184,7 +184,7 @@ typedef struct tarn_generate_options {
     bool prompt_logprobs;
     bool prompt_only;    /* with .prompt_logprobs: no new tokens; the prompt may then fill the context */
     uint64_t cache_salt; /* below 2^63: pages are shared between requests of the same value only */
-    /* of a generator with one sequence, and of tarn_generate(), as the next: who proposes tokens */
+    /* of a generator with one sequence, of tarn_generate(), and of an engine, as the next: who proposes tokens */
     tarn_speculate speculate;
     int64_t draft_tokens; /* with .speculate: tokens proposed at a time, at most; from 1 to 7, default 7 */
     int64_t adapter;      /* of an engine: number of tarn_engine_add_adapter(); 0: the model alone */

@@ -118,7 +118,7 @@ static int64_t common_end(const int32_t *tokens, int64_t count, int64_t end)
 
 /* Proposes up to `most` tokens after the text. Where the occurrence is so late that the text ends before, what follows
  * repeats: a period. Returns their number. */
-static int64_t propose_ngram(const int32_t *tokens, int64_t count, int64_t most, int32_t *proposed)
+int64_t tarn__propose_ngram(const int32_t *tokens, int64_t count, int64_t most, int32_t *proposed)
 {
     int64_t best = 0, from = 0;
     for (int64_t end = count - 1; end > 0 && best < MAX_NGRAM; end--) {
@@ -278,7 +278,7 @@ tarn_tensor *tarn__speculation_feed(tarn__speculation *p, tarn_decoder *target, 
     int64_t most = most_proposals(p, target, s);
     p->count = most < 1 ? 0
                : s->options.speculate == TARN_SPECULATE_NGRAM
-                   ? propose_ngram(s->tokens, s->count, most, p->proposed)
+                   ? tarn__propose_ngram(s->tokens, s->count, most, p->proposed)
                    : propose_draft(p, target, s->tokens, s->count, most, p->proposed);
     if (p->count < 0)
         return NULL;

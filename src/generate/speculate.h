@@ -19,6 +19,10 @@
 
 struct tarn__sequence;
 
+/* Proposes up to `most` tokens after a text, by its n-grams. Returns their number, which may be 0. `proposed` may be
+ * the memory after the text. */
+int64_t tarn__propose_ngram(const int32_t *tokens, int64_t count, int64_t most, int32_t *proposed);
+
 /* The speculation of a generator with one sequence. Owns the decoder of the draft model, the tokens in its cache and
  * the logits. */
 typedef struct tarn__speculation {

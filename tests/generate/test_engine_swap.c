@@ -1,5 +1,6 @@
-/* test_engine_swap.c: pages of preempted requests in host memory: a request has the same tokens alone and when its
- * pages were moved there and back, with fewer tokens computed than without; where there is no room it is recomputed.
+/* test_engine_swap.c: pages of preempted requests and of past prefixes in host memory: a request has the same tokens
+ * alone and when pages were moved there and back, with fewer tokens computed than without; where there is no room it is
+ * recomputed.
  * On the mirror backend, which has memory of its own and is batch invariant as the CPU is. */
 #include <math.h>
 #include <tarn/engine.h>
@@ -119,6 +120,16 @@ static tarn_engine_stats run_swapping(tarn_module *model, const request *alone, 
     return stats;
 }
 
+/* Has the prompts be beginnings of four, of two pages each: their pages are needed again when they are past. */
+static void repeat_prompts(request *r, int count, uint64_t *seed)
+{
+    for (int i = 0; i < count; i++) {
+        r[i].count = 2 * PAGE + 1 + i;
+        for (int64_t k = 0; k < r[i].count; k++)
+            r[i].prompt[k] = i < 4 || k >= 2 * PAGE ? (int32_t)random_below(seed, VOCAB) : r[i % 4].prompt[k];
+    }
+}
+
 static void swapped_requests_have_the_same_tokens(void **state)
 {
     (void)state;
@@ -126,14 +137,16 @@ static void swapped_requests_have_the_same_tokens(void **state)
         skip();
     static request alone[REQUESTS];
     uint64_t seed = test_seed(4);
-    for (int i = 0; i < 4; i++) {
-        tarn_module *model = make_model(i == 2 ? 70 : 0);
+    for (int i = 0; i < 6; i++) {
+        tarn_module *model = make_model(i == 2 || i == 5 ? 70 : 0);
         int64_t page = i == 1 ? PAGE_BYTES / 32 * 10 : PAGE_BYTES; /* 8 bytes and an f16 in place of 8 f32 */
         tarn_engine_options options = {.prompt_tokens = 50,
                                        .kv_bytes = 6 * page,
                                        .kv_type = i == 1 ? TARN_KV_Q8_0 : TARN_KV_MODEL,
                                        .no_sharing = i == 3};
         make_requests(alone, REQUESTS, &seed);
+        if (i >= 4)
+            repeat_prompts(alone, REQUESTS, &seed);
         for (int k = 0; k < REQUESTS; k++) {
             tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.kv_type = options.kv_type});
             run(engine, &alone[k], 1, &seed);
@@ -145,10 +158,15 @@ static void swapped_requests_have_the_same_tokens(void **state)
         tarn_engine_stats little = run_swapping(model, alone, &options, schedule);
         options.swap_bytes = 64 * page;
         tarn_engine_stats with = run_swapping(model, alone, &options, schedule);
-        assert_true(without.preemptions > 0 && without.swapped_out == 0 && without.swap_pages == 0);
-        assert_true(with.preemptions > 0 && with.swapped_out > 0 && with.swapped_in > 0);
+        assert_true(without.swapped_out == 0 && without.swap_pages == 0 && little.swap_pages == 2);
+        if (i < 4)
+            assert_true(without.preemptions > 0 && with.preemptions > 0 && little.preemptions > 0 &&
+                        with.swapped_out > 0 && with.swapped_in > 0);
         assert_true(with.swapped_in <= with.swapped_out);
-        assert_true(little.swap_pages == 2 && little.preemptions > 0);
+        assert_int_equal(with.prefixes_out > 0, !options.no_sharing);
+        assert_true(with.prefixes_in <= with.prefixes_out && without.prefixes_out == 0);
+        assert_true(with.prefixes_in > 0 || i < 4);
+        assert_int_equal(little.prefixes_dropped > 0, !options.no_sharing);
         tarn_module_free(model);
     }
 }
@@ -180,6 +198,152 @@ static void swapped_requests_are_not_recomputed(void **state)
         tarn_engine_free(engine);
     }
     tarn_module_free(model);
+}
+
+/* ---- past prefixes ----------------------------------------------------------------------------------------------- */
+
+/* Prompts of three pages and 8 tokens that have nothing in common. */
+static void make_long_requests(request *r, int count)
+{
+    uint64_t seed = 7;
+    for (int i = 0; i < count; i++) {
+        r[i] = (request){.count = 3 * PAGE + 8, .options = {.max_tokens = 20, .temperature = 0.9, .logprobs = true}};
+        for (int64_t k = 0; k < r[i].count; k++)
+            r[i].prompt[k] = (int32_t)random_below(&seed, VOCAB);
+    }
+}
+
+/* Runs one request; `shared`: of its prompt, from pages. */
+static void run_one(tarn_engine *engine, request *r, int64_t *shared)
+{
+    r->results = 0, r->hash = 0, r->reason = TARN_FINISH_NONE;
+    r->number = tarn_engine_add(engine, r->prompt, r->count, &r->options);
+    for (int64_t left = 1; left > 0;) {
+        tarn_engine_request now = {.shared = 0};
+        left = tarn_engine_step(engine);
+        assert_ok();
+        if (tarn_engine_requests(engine, &now, 1) == 1)
+            *shared = now.shared;
+        take_outputs(engine, r, 1);
+    }
+}
+
+/* Three prompts of three pages each, one after the other, in four pages: the pages of the others are where there is
+ * memory for them. With a window only those that a prompt's end attends to are moved. */
+static void past_prefixes_come_back(void **state)
+{
+    (void)state;
+    if (!has_mirror)
+        skip();
+    static request r[3], again[3];
+    for (int i = 0; i < 8; i++) {
+        bool has_window = i % 2 == 1, is_q8 = i == 6;
+        int slots = i < 2 ? 0 : i < 4 ? 4 : 16;
+        int64_t page = is_q8 ? PAGE_BYTES / 32 * 10 : PAGE_BYTES, shared = 0;
+        tarn_engine_stats stats;
+        tarn_module *model = make_model(has_window ? 70 : 0);
+        tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.kv_bytes = 4 * page,
+                                                                            .kv_type = is_q8 ? TARN_KV_Q8_0 : 0,
+                                                                            .swap_bytes = slots * page,
+                                                                            .prompt_tokens = 50});
+        assert_ok();
+        make_long_requests(r, 3);
+        for (int k = 0; k < 3; k++)
+            run_one(engine, &r[k], &shared);
+        memcpy(again, r, sizeof(r));
+        for (int k = 0; k < 3; k++) {
+            tarn_engine_stats before;
+            assert_true(tarn_engine_query(engine, &before));
+            run_one(engine, &again[k], &shared);
+            assert_true(tarn_engine_query(engine, &stats));
+            if (slots == 16) {
+                assert_int_equal(shared, 3 * PAGE);
+                assert_int_equal(stats.prompt_tokens - before.prompt_tokens, 8);
+                assert_in_range(stats.prefixes_in - before.prefixes_in, 1, has_window ? 2 : 3);
+            }
+            if (again[k].hash != r[k].hash || memcmp(again[k].result, r[k].result, sizeof(r[k].result)) != 0)
+                fail_msg("%d slots: prompt %d has other tokens", slots, k);
+        }
+        assert_int_equal(stats.prefixes_out > 0, slots > 0);
+        assert_int_equal(stats.prefixes_dropped > 0, slots == 4);
+        assert_true(stats.cached_swap_pages <= slots && stats.free_swap_pages == slots);
+        assert_int_equal(stats.cached_swap_pages > 0, slots > 0);
+        tarn_engine_free(engine);
+        tarn_module_free(model);
+    }
+}
+
+/* All pages are published and all slots used: others are dropped for what is moved back, not what is to follow it. */
+static void a_prefix_does_not_push_itself_out(void **state)
+{
+    (void)state;
+    if (!has_mirror)
+        skip();
+    static request r[3];
+    int64_t shared = 0;
+    tarn_module *model = make_model(0);
+    tarn_engine *engine =
+        tarn_engine_new(model, &(tarn_engine_options){.kv_bytes = 4 * PAGE_BYTES, .swap_bytes = 4 * PAGE_BYTES});
+    make_long_requests(r, 3);
+    for (int k = 0; k < 3; k++) {
+        r[k].count = 3 * PAGE, r[k].options.max_tokens = 1;
+        run_one(engine, &r[k], &shared);
+    }
+    tarn_engine_output output = {.shared = 0};
+    assert_true(tarn_engine_add(engine, r[0].prompt, r[0].count, &r[0].options) > 0);
+    assert_true(tarn_engine_step(engine) > 0 && tarn_engine_next(engine, &output));
+    assert_int_equal(output.shared, 2 * PAGE);
+    tarn_engine_free(engine);
+    tarn_module_free(model);
+}
+
+/* With a grain of memory for the second run of a prompt: it fails or not, and a third has the same tokens. */
+static void failed_moves_leave_no_wrong_pages(void **state)
+{
+    (void)state;
+    if (!has_mirror)
+        skip();
+    static request r[2], again;
+    int failed = 0;
+    bool is_done = false;
+    allocations_left = ENOUGH;
+    tarn_empty_cache(device);
+    tarn_empty_cache(tarn_device_cpu());
+    if (!tarn_set_allocator(&scarce_allocator))
+        fail_msg("%s", tarn_error());
+    tarn_scope *scope = tarn_scope_open();
+    tarn_module *model = make_model(0);
+    make_long_requests(r, 2);
+    for (int room = 0; !is_done; room += 1 + room / 16) {
+        int64_t shared = 0;
+        tarn_engine *engine =
+            tarn_engine_new(model, &(tarn_engine_options){.kv_bytes = 4 * PAGE_BYTES, .swap_bytes = 16 * PAGE_BYTES});
+        run_one(engine, &r[0], &shared);
+        run_one(engine, &r[1], &shared);
+        again = r[0];
+        tarn_empty_cache(tarn_device_cpu());
+        assert_true(tarn_engine_add(engine, r[0].prompt, r[0].count, &r[0].options) > 0);
+        allocations_left = room;
+        is_done = tarn_engine_step(engine) >= 0;
+        failed += !is_done;
+        allocations_left = ENOUGH;
+        tarn_clear_error();
+        for (tarn_engine_output output; tarn_engine_step(engine) > 0 || tarn_engine_next(engine, &output);)
+            while (tarn_engine_next(engine, &output))
+                ;
+        run_one(engine, &again, &shared);
+        assert_int_equal(again.reason, r[0].reason);
+        if (again.hash != r[0].hash)
+            fail_msg("room for %d allocations: other log probabilities afterwards", room);
+        tarn_engine_free(engine);
+        assert_true(room < 10000);
+    }
+    assert_true(failed > 0);
+    tarn_module_free(model);
+    tarn_scope_close(scope);
+    tarn_empty_cache(device);
+    tarn_empty_cache(tarn_device_cpu());
+    assert_true(tarn_set_allocator(NULL));
 }
 
 static void the_cpu_needs_no_swapping(void **state)
@@ -273,6 +437,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(swapped_requests_have_the_same_tokens),
         in_scope(swapped_requests_are_not_recomputed),
+        in_scope(past_prefixes_come_back),
+        in_scope(a_prefix_does_not_push_itself_out),
+        cmocka_unit_test(failed_moves_leave_no_wrong_pages),
         in_scope(the_cpu_needs_no_swapping),
         cmocka_unit_test(out_of_memory_loses_no_slots),
     };

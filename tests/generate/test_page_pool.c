@@ -176,7 +176,7 @@ static void write_last(world *w, sequence *s)
 static void run_random(uint64_t seed, int steps)
 {
     world w = {.now = 0};
-    assert_true(tarn__page_pool_open(&w.pool, PAGES, SIZE));
+    assert_true(tarn__page_pool_open(&w.pool, PAGES, 0, SIZE));
     for (int i = 0; i < steps; i++) {
         sequence *s = &w.sequence[random_below(&seed, SEQUENCES)];
         switch (random_below(&seed, 8)) {
@@ -212,7 +212,7 @@ static void prefixes_are_shared_until_they_are_the_oldest(void **state)
     (void)state;
     tarn__page_pool pool;
     const int32_t first[] = {1, 2}, second[] = {3, 4};
-    assert_true(tarn__page_pool_open(&pool, 2, SIZE));
+    assert_true(tarn__page_pool_open(&pool, 2, 0, SIZE));
     int32_t a = tarn__page_pool_take(&pool), b = tarn__page_pool_take(&pool);
     assert_int_equal(tarn__page_pool_take(&pool), -1);
     assert_int_equal(tarn__page_pool_publish(&pool, a, tarn__page_root(0), first), a);
@@ -235,9 +235,51 @@ static void a_closed_pool_leaves_no_memory(void **state)
     tarn__page_pool pool = {0};
     tarn__page_pool_close(&pool);
     int64_t before = tarn__memory_in_use();
-    assert_true(tarn__page_pool_open(&pool, 100, 64));
+    assert_true(tarn__page_pool_open(&pool, 100, 20, 64));
     tarn__page_pool_close(&pool);
     assert_int_equal(tarn__memory_in_use(), before);
+}
+
+/* What is published moves to an entry and back; what follows it is found there and after it. */
+static void pages_move_to_host_memory_and_back(void **state)
+{
+    (void)state;
+    enum { FIRST = 2, SECOND = 3 };
+    const int32_t first[] = {1, 2}, second[] = {3, 4};
+    const tarn__page_key root = tarn__page_root(7);
+    tarn__page_pool pool;
+    assert_true(tarn__page_pool_open(&pool, 2, 2, SIZE));
+    int32_t a = tarn__page_pool_publish(&pool, tarn__page_pool_take(&pool), root, first);
+    tarn__page_key key = tarn__page_pool_key(&pool, a);
+    assert_int_equal(tarn__page_pool_next_dropped(&pool), -1); /* one is free */
+    int32_t b = tarn__page_pool_publish(&pool, tarn__page_pool_take(&pool), key, second);
+    assert_int_equal(tarn__page_pool_next_dropped(&pool), -1); /* both are in use */
+    tarn__page_pool_release(&pool, b);
+    tarn__page_pool_release(&pool, a);
+    assert_int_equal(tarn__page_pool_next_dropped(&pool), b);
+    tarn__page_pool_move(&pool, b, SECOND);
+    tarn__page_pool_move(&pool, a, FIRST);
+    assert_true(tarn__page_pool_available(&pool) == 2 && pool.unreferenced.length == 0 && pool.hosted.length == 2);
+    assert_int_equal(tarn__page_pool_look(&pool, root, first), FIRST);
+    assert_int_equal(tarn__page_pool_look(&pool, tarn__page_pool_key(&pool, FIRST), second), SECOND);
+    assert_int_equal(tarn__page_pool_find(&pool, root, first), -1); /* it is in no page */
+    assert_int_equal(pool.hosted.oldest, SECOND);
+    tarn__page_pool_touch(&pool, SECOND);
+    assert_int_equal(pool.hosted.oldest, FIRST);
+
+    int32_t c = tarn__page_pool_take(&pool);
+    tarn__page_pool_move(&pool, FIRST, c);
+    assert_true(tarn__page_pool_key(&pool, c) == key && pool.hosted.length == 1);
+    assert_int_equal(tarn__page_pool_find(&pool, root, first), c);
+    assert_int_equal(tarn__page_pool_look(&pool, key, second), SECOND);
+    tarn__page_pool_forget(&pool, SECOND);
+    assert_int_equal(tarn__page_pool_look(&pool, key, second), -1);
+    tarn__page_pool_forget(&pool, c); /* it has two references */
+    assert_int_equal(tarn__page_pool_available(&pool), 1);
+    tarn__page_pool_release(&pool, c);
+    tarn__page_pool_release(&pool, c);
+    assert_true(tarn__page_pool_available(&pool) == 2 && pool.unreferenced.length == 0 && pool.hosted.length == 0);
+    tarn__page_pool_close(&pool);
 }
 
 int main(void)
@@ -246,6 +288,7 @@ int main(void)
         in_scope(the_pool_does_what_the_model_does),
         in_scope(prefixes_are_shared_until_they_are_the_oldest),
         in_scope(a_closed_pool_leaves_no_memory),
+        cmocka_unit_test(pages_move_to_host_memory_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,8 +120,8 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     }
     tarn_scope *scope = tarn_scope_open();
     tarn_engine *engine = scope ? tarn__alloc(sizeof(*engine)) : NULL;
-    bool good = engine && tarn__page_pool_open(&own.pool, (int32_t)shape.pages, TARN__ENGINE_PAGE_TOKENS) &&
-                tarn__kv_pages_open(function, &own.pages, &shape) && tarn__engine_open_swap(&own);
+    bool good = engine && tarn__kv_pages_open(function, &own.pages, &shape) && tarn__engine_open_swap(&own) &&
+                tarn__page_pool_open(&own.pool, (int32_t)shape.pages, own.swap.count, TARN__ENGINE_PAGE_TOKENS);
     tarn_scope_close(scope);
     if (good) {
         *engine = own;
@@ -131,6 +131,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
         return engine;
     }
     tarn__page_pool_close(&own.pool);
+    tarn__engine_close_swap(&own);
     tarn__kv_pages_close(&own.pages);
     tarn__release(engine, sizeof(*engine));
     return NULL;
@@ -299,8 +300,7 @@ static bool step(tarn_engine *e)
     for (int i = 0; i < TARN__ENGINE_BATCHES; i++)
         good = good && (batch[i].tokens == 0 || tarn__engine_compute(e, &batch[i]));
     tarn__engine_lock(e);
-    if (tarn_failed())
-        tarn__engine_forget_moves(e);
+    tarn__engine_end_moves(e, !tarn_failed());
     for (int i = 0; i < TARN__ENGINE_BATCHES; i++) {
         good = good && (batch[i].tokens == 0 || tarn__engine_advance(e, &batch[i]));
         if (!good)
@@ -308,6 +308,8 @@ static bool step(tarn_engine *e)
     }
     if (batch[0].tokens + batch[1].tokens > 0)
         e->step_ms = tarn__engine_now() - began;
+    if (good)
+        tarn__engine_note_time(e, e->step_ms);
     tarn__engine_unlock(e);
     for (int i = 0; i < TARN__ENGINE_BATCHES; i++)
         tarn__batch_release(&batch[i]);
@@ -372,11 +374,12 @@ bool tarn_engine_query_sized(const tarn_engine *e, tarn_engine_stats *stats, siz
     tarn_engine_stats now = e->stats;
     now.pages = e->pool.count;
     now.free_pages = tarn__page_pool_available(&e->pool);
-    now.cached_pages = e->pool.unreferenced;
+    now.cached_pages = e->pool.unreferenced.length;
     now.shared_pages = e->pool.shared;
     now.page_tokens = TARN__KV_PAGE;
     now.swap_pages = e->swap.count;
-    now.free_swap_pages = e->swap.free_count;
+    now.free_swap_pages = e->swap.free_count + e->pool.hosted.length;
+    now.cached_swap_pages = e->pool.hosted.length;
     now.context = e->options.context;
     now.added = e->next_number - 1;
     for (int i = 0; i < e->count; i++)
@@ -401,6 +404,8 @@ static tarn_engine_request describe(const tarn__request *r)
                                  .pages = r->pages - r->passed,
                                  .preemptions = r->preemptions,
                                  .adapter = r->adapter,
+                                 .proposed_tokens = r->proposed_tokens,
+                                 .accepted_tokens = r->accepted_tokens,
                                  .wait_ms = (r->started_at > 0 ? r->started_at : now) - r->added_at,
                                  .prompt_ms = r->decoded_at > 0   ? r->decoded_at - r->started_at
                                               : r->started_at > 0 ? now - r->started_at

@@ -46,6 +46,10 @@ typedef struct tarn__swap {
     int moves, capacity; /* of the present plan */
 } tarn__swap;
 
+/* Tokens that are proposed to a request at a time, at most, and those of a step that may have proposals. */
+#define TARN__ENGINE_PROPOSALS (TARN__ALONE_ROWS - 1)
+#define TARN__ENGINE_TIMED_TOKENS 32
+
 /* One request. Its tokens are the prompt and those sampled; the keys and values of the first `computed` of them are in
  * its pages, except those before every layer's window, which are released. A waiting request has no pages. */
 typedef struct tarn__request {
@@ -75,17 +79,23 @@ typedef struct tarn__request {
     tarn__stop_buffer stop_buffer;
     bool logprobs, prompt_logprobs, prompt_only;
     int top_logprobs;
-    int64_t echoed; /* tokens of the prompt that were output */
+    int64_t echoed;                           /* tokens of the prompt that were output */
+    int64_t draft_tokens, proposal_length;    /* proposed at a time, at most; 0: none */
+    int64_t proposed_tokens, accepted_tokens; /* so far */
+    int64_t steps_without;                    /* proposals */
+    double accepted_part;                     /* of proposals, expected */
     int64_t preemptions;
     double added_at, started_at, decoded_at; /* milliseconds; 0: not yet */
 
     /* this step's: */
     bool is_in_step;
-    int64_t planned;                  /* tokens */
+    int64_t planned;                  /* tokens, with those proposed */
+    int64_t proposed;                 /* of these, after `count` */
     int64_t first_row;                /* of its logits */
     int64_t prompt_rows;              /* rows for log probabilities of the prompt, before that of the next token */
-    bool is_sampled;                  /* has a row for the next token */
-    int64_t token;                    /* sampled; -1: the logits are not finite */
+    bool is_sampled;                  /* has a row for the next token, and one after each proposed one */
+    int ids;                          /* number of tokens sampled: while they were those proposed, and one more */
+    int64_t id[TARN__ALONE_ROWS];     /* -1: the logits are not finite */
     int64_t logprobs_at;              /* of its first row, in the batch's log probabilities */
     char *error;                      /* why it cannot go on; owned. NULL: it can */
     struct tarn__request *next_ended; /* in the engine's list of ended requests */
@@ -130,8 +140,10 @@ struct tarn_engine {
     int workers;
     const tarn_grammar *busy[TARN__MASK_WORKERS]; /* of the mask that a worker computes; NULL: none */
     pthread_cond_t mask_wanted;
-    bool is_closing; /* workers end */
-    double step_ms;  /* time of the last step */
+    bool is_closing;                                 /* workers end */
+    double step_ms;                                  /* time of the last step */
+    int64_t decoding_tokens;                         /* of the present step, if it has no others; else 0 */
+    double decode_ms[TARN__ENGINE_TIMED_TOKENS + 1]; /* of such steps, by their tokens, estimated; 0: not yet */
 };
 
 /* A step's operands on the host, in one allocation; tensors are in the open scope. */
@@ -203,6 +215,10 @@ bool tarn__engine_sample(tarn__batch *batch, tarn_tensor *logits);
 bool tarn__engine_advance(tarn_engine *engine, const tarn__batch *batch);
 void tarn__engine_fail_all(tarn_engine *engine, const tarn__batch *batch);
 
+/* A page with one reference; -1, without an error: all are in use. The least recently used page of past prefixes is
+ * moved to host memory for it, if there is some. */
+int32_t tarn__engine_take_page(tarn_engine *engine);
+
 /* ---- pages in host memory (engine_swap.c) ------------------------------------------------------------------------ */
 
 /* Opens and closes host memory by the options. False with an error. */
@@ -214,13 +230,33 @@ void tarn__engine_close_swap(tarn_engine *engine);
 void tarn__engine_swap_out(tarn_engine *engine, tarn__request *request);
 void tarn__engine_swap_in(tarn_engine *engine, tarn__request *request);
 
+/* Adds the published pages of a request's prefix that follow those that it has, up to `limit` tokens: those in host
+ * memory are planned to be moved back. With a window, none before that of the last one. */
+void tarn__engine_restore(tarn_engine *engine, tarn__request *request, int64_t limit);
+
+/* Gives a page the key of an equal one in host memory, which is no longer needed there. False: there is none. */
+bool tarn__engine_publish_restored(tarn_engine *engine, int32_t page, tarn__page_key parent, const int32_t *tokens);
+
 /* Forgets what a request has in host memory: it is recomputed. */
 void tarn__engine_drop_swapped(tarn_engine *engine, tarn__request *request);
 
-/* Moves what was planned, without the lock. False with an error; after that or any other of the step, forgetting has
- * all requests recomputed that are not part of it. */
+/* Moves what was planned, without the lock. False with an error. With the lock, the plan ends: after an error of the
+ * step all requests are recomputed that are not part of it, and pages of past prefixes that were to be moved are
+ * forgotten. */
 bool tarn__engine_move_pages(tarn_engine *engine);
-void tarn__engine_forget_moves(tarn_engine *engine);
+void tarn__engine_end_moves(tarn_engine *engine, bool is_good);
+
+/* ---- speculative decoding (engine_speculate.c) --------------------------------------------------------------------
+ */
+
+void tarn__engine_open_speculation(tarn__request *request, const tarn_generate_options *options);
+
+/* Adds proposals to the plan of a step that decodes alone. */
+void tarn__engine_propose(tarn_engine *engine);
+
+/* Notes how many of a request's proposals were accepted, and the time of a step. */
+void tarn__engine_note_accepted(tarn_engine *engine, tarn__request *request);
+void tarn__engine_note_time(tarn_engine *engine, double milliseconds);
 
 /* ---- masks (engine_masks.c) -------------------------------------------------------------------------------------- */
 

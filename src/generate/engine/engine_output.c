@@ -61,6 +61,8 @@ tarn__reply *tarn__engine_reply(tarn_engine *e, const tarn__request *r, int32_t 
         .output = {.request = r->number, .token = token, .finish_reason = reason, .shared = r->shared, .logprob = NAN},
         .text = NO_TEXT};
     reply->output.end_token = -1;
+    reply->output.proposed_tokens = r->proposed_tokens;
+    reply->output.accepted_tokens = r->accepted_tokens;
     if (r->added_at > 0)
         reply->output.wait_ms = (r->started_at > 0 ? r->started_at : now) - r->added_at;
     if (r->started_at > 0)

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "core/device/device.h"
 #include "generate/engine/engine.h"
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -20,7 +21,7 @@ void tarn__engine_release_pages(tarn_engine *e, tarn__request *r)
 void tarn__engine_release_passed(tarn_engine *e, tarn__request *r, int64_t next)
 {
     int64_t passed = e->window > 0 && next >= e->window ? (next - e->window + 1) / TARN__KV_PAGE : 0;
-    for (int64_t i = passed - 1; i >= r->passed; i--)
+    for (int64_t i = (passed < r->pages ? passed : r->pages) - 1; i >= r->passed; i--)
         tarn__page_pool_release(&e->pool, r->page[i]);
     r->passed = passed > r->passed ? passed : r->passed;
 }
@@ -83,6 +84,24 @@ static bool check_tokens(const tarn_engine *e, const int32_t *tokens, int64_t co
     return true;
 }
 
+/* Raises speculation that an engine cannot do. */
+static bool check_speculation(const tarn_engine *e, const tarn_generate_options *o)
+{
+    if (o->speculate != TARN_SPECULATE_OFF && o->speculate != TARN_SPECULATE_NGRAM)
+        return tarn__raise(TARN_ERROR_UNSUPPORTED, ".speculate is %d; engines have %d (n-grams) alone",
+                           (int)o->speculate, (int)TARN_SPECULATE_NGRAM);
+    if (o->draft_tokens < 0 || o->draft_tokens > TARN__ENGINE_PROPOSALS)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".draft_tokens is %lld; it must be from 0 to %d",
+                           (long long)o->draft_tokens, TARN__ENGINE_PROPOSALS);
+    if (o->speculate == TARN_SPECULATE_OFF)
+        return o->draft_tokens == 0 || tarn__raise(TARN_ERROR_ARGUMENT, ".draft_tokens is %lld; it needs .speculate",
+                                                   (long long)o->draft_tokens);
+    return (tarn__is_cpu(e->info.device) && !e->options.not_invariant) ||
+           tarn__raise(TARN_ERROR_UNSUPPORTED, ".speculate needs batch invariance, which the CPU has without "
+                                               ".not_invariant: elsewhere the bits of logits depend on how many "
+                                               "tokens are computed at once");
+}
+
 /* Raises invalid arguments of a request; the caller adds the function's name. */
 static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t count, const tarn_generate_options *o)
 {
@@ -99,14 +118,11 @@ static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t c
     if (o->adapter < 0 || o->adapter > adapters)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".adapter is %lld; the engine has %d, and 0 is the model alone",
                            (long long)o->adapter, adapters);
-    const char *unsupported = o->slide          ? "slide"
-                              : o->keep         ? "keep"
-                              : o->on_token     ? "on_token"
-                              : o->speculate    ? "speculate"
-                              : o->draft_tokens ? "draft_tokens"
-                                                : NULL;
+    const char *unsupported = o->slide ? "slide" : o->keep ? "keep" : o->on_token ? "on_token" : NULL;
     if (unsupported)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is not supported by engines", unsupported);
+    if (!check_speculation(e, o))
+        return false;
     return tarn__generate_options_check(o, &e->info, e->options.tokenizer);
 }
 
@@ -145,6 +161,8 @@ static tarn__request *new_request(const tarn_engine *e, const int32_t *tokens, i
     r->logprobs = o->logprobs || o->top_logprobs > 0 || o->prompt_logprobs;
     r->top_logprobs = o->top_logprobs;
     r->added_at = tarn__engine_now();
+    if (!o->grammar) /* its masks are computed token by token */
+        tarn__engine_open_speculation(r, o);
     if (open_request(e, r, tokens, o))
         return r;
     free_request(r);

@@ -31,7 +31,24 @@ static bool note_error(tarn__request *r)
     return r->error != NULL;
 }
 
-/* Samples of the batch, i64 [1, 1] each, in `part` [sequences]; NULL for requests without one. */
+/* Samples a request's rows in order and reads each token, as the next row is used only if it is the one proposed. */
+static bool sample_proposed(tarn__request *r, tarn_tensor *logits, int64_t row)
+{
+    bool is_next = true;
+    r->ids = 0;
+    for (int64_t i = 0; is_next; i++) {
+        tarn_tensor *token = tarn_sampler_sample(r->sampler, tarn_slice(logits, 0, row + i, row + i + 1));
+        if (!token || !tarn_read(token, &r->id[i], sizeof(r->id[i])))
+            return false;
+        r->ids++;
+        is_next = i < r->proposed && r->id[i] == r->tokens[r->count + i] &&
+                  !tarn__constraint_is_end(&r->constraint, r->id[i]);
+    }
+    return true;
+}
+
+/* Samples of the batch, i64 [1, 1] each, in `part` [sequences]; NULL for requests without one, and for those whose
+ * tokens have been read. */
 static bool sample_all(tarn__batch *b, tarn_tensor *logits, tarn_tensor **part)
 {
     for (int64_t i = 0; i < b->sequences; i++) {
@@ -41,6 +58,12 @@ static bool sample_all(tarn__batch *b, tarn_tensor *logits, tarn_tensor **part)
             continue;
         if (!tarn__constraint_apply(&r->constraint, r->sampler) || !add_history(r, tarn_device_of(logits)))
             return false;
+        if (r->proposed > 0) {
+            if (!sample_proposed(r, logits, row))
+                return false;
+            continue;
+        }
+        r->ids = 1;
         part[i] = tarn_sampler_sample(r->sampler, tarn_slice(logits, 0, row, row + 1));
         if (!part[i])
             return false;
@@ -48,19 +71,27 @@ static bool sample_all(tarn__batch *b, tarn_tensor *logits, tarn_tensor **part)
     return true;
 }
 
+/* Rows whose token was sampled. */
+static int64_t sampled_rows(const tarn__request *r)
+{
+    return r->is_sampled ? r->ids : 0;
+}
+
 /* Log probabilities of a request's rows, f64 [rows · (1 + 2 · top_logprobs)]. A token of -1 counts as 0 here: it is
  * reported when it is read. */
 static tarn_tensor *logprobs_of(const tarn__request *r, tarn_tensor *logits, tarn_tensor *sampled)
 {
-    int64_t rows = r->prompt_rows + r->is_sampled, first = r->echoed > 1 ? r->echoed : 1;
+    int64_t rows = r->prompt_rows + sampled_rows(r), first = r->echoed > 1 ? r->echoed : 1;
     first = first > r->computed + 1 ? first : r->computed + 1; /* the token after the first row */
     tarn_tensor *part[2];
     int parts = 0;
     if (r->prompt_rows > 0)
         part[parts++] = tarn_cast(
             tarn_from_i32(r->tokens + first, TARN_SHAPE(r->prompt_rows, 1), tarn_device_of(logits)), TARN_I64);
-    if (sampled)
-        part[parts++] = tarn_maximum(sampled, tarn_scalar(0));
+    tarn_tensor *read =
+        r->is_sampled && !sampled ? tarn_from_i64(r->id, TARN_SHAPE(r->ids, 1), tarn_device_of(logits)) : sampled;
+    if (read)
+        part[parts++] = tarn_maximum(read, tarn_scalar(0));
     tarn_tensor *tokens = tarn_failed() ? NULL : parts == 2 ? tarn_concat(part, 2, 0) : part[0];
     tarn_tensor *found =
         tokens ? tarn_token_logprobs(tarn_slice(logits, 0, r->first_row, r->first_row + rows), tokens, r->top_logprobs)
@@ -75,7 +106,7 @@ static bool read_logprobs(tarn__batch *b, tarn_tensor *logits, tarn_tensor **sam
     int64_t at = 0;
     for (int64_t i = 0; i < b->sequences; i++) {
         tarn__request *r = b->request[i];
-        int64_t rows = r->prompt_rows + r->is_sampled;
+        int64_t rows = r->prompt_rows + sampled_rows(r);
         r->logprobs_at = 0;
         if (!r->logprobs || rows == 0 || r->error)
             continue;
@@ -108,7 +139,7 @@ static bool read_tokens(const tarn__batch *b, tarn_tensor **sampled, tarn_tensor
         return false;
     for (int64_t i = b->sequences - 1; i >= 0; i--)
         if (sampled[i])
-            b->request[i]->token = ids[--count];
+            b->request[i]->id[0] = ids[--count];
     return true;
 }
 
@@ -136,8 +167,9 @@ static void publish(tarn_engine *e, tarn__request *r)
     while (!e->options.no_sharing && (r->published + 1) * TARN__KV_PAGE <= limit) {
         int32_t buffer[TARN__ENGINE_PAGE_TOKENS];
         int64_t at = r->published++;
-        r->page[at] =
-            tarn__page_pool_publish(&e->pool, r->page[at], r->key, tarn__engine_page_tokens(e, r, at, buffer));
+        const int32_t *tokens = tarn__engine_page_tokens(e, r, at, buffer);
+        if (!tarn__engine_publish_restored(e, r->page[at], r->key, tokens))
+            r->page[at] = tarn__page_pool_publish(&e->pool, r->page[at], r->key, tokens);
         r->key = tarn__page_pool_key(&e->pool, r->page[at]);
     }
 }
@@ -184,22 +216,22 @@ static bool describe(tarn_engine *e, tarn__request *r, tarn__reply *reply, const
 
 /* Queues the output of a sampled token; there is space. Whether it is the last one of a grammar is known later
  * (engine_masks.c). False with an error. */
-static bool accept(tarn_engine *e, tarn__request *r, const double *logprob)
+static bool accept(tarn_engine *e, tarn__request *r, int64_t token, const double *logprob)
 {
-    if (r->token < 0)
+    if (token < 0)
         return raise_not_finite(r, r->count);
-    bool is_end = tarn__constraint_is_end(&r->constraint, r->token);
+    bool is_end = tarn__constraint_is_end(&r->constraint, token);
     if (!is_end) {
-        r->tokens[r->count++] = (int32_t)r->token;
+        r->tokens[r->count++] = (int32_t)token;
         e->stats.new_tokens++;
-        tarn__engine_want_mask(e, r, (int32_t)r->token);
+        tarn__engine_want_mask(e, r, (int32_t)token);
         if (e->short_context > 0 && r->count == e->short_context + 1)
             tarn__engine_release_pages(e, r); /* its keys fit shorter texts only: all are computed anew */
     }
     if (r->decoded_at == 0)
         r->decoded_at = tarn__engine_now();
-    tarn__reply *reply = tarn__engine_reply(e, r, is_end ? -1 : (int32_t)r->token, TARN_FINISH_NONE);
-    reply->output.end_token = is_end ? (int32_t)r->token : -1;
+    tarn__reply *reply = tarn__engine_reply(e, r, is_end ? -1 : (int32_t)token, TARN_FINISH_NONE);
+    reply->output.end_token = is_end ? (int32_t)token : -1;
     bool is_last = r->count == r->max_count && !tarn__request_needs_mask(r);
     return describe(e, r, reply, logprob, is_end ? TARN_FINISH_TOKEN : is_last ? TARN_FINISH_LENGTH : TARN_FINISH_NONE);
 }
@@ -215,8 +247,11 @@ static void reply(tarn_engine *e, const tarn__batch *b, tarn__request *r)
     }
     bool good = echo(e, r, logprob);
     if (good && r->is_sampled) {
-        good = accept(e, r, logprob + r->prompt_rows * (1 + 2 * r->top_logprobs));
-        is_last = good && e->reply[e->replies - 1].output.finish_reason != TARN_FINISH_NONE;
+        int64_t each = 1 + 2 * r->top_logprobs;
+        for (int i = 0; good && !is_last && i < r->ids; i++) {
+            good = accept(e, r, r->id[i], logprob + (r->prompt_rows + i) * each);
+            is_last = good && e->reply[e->replies - 1].output.finish_reason != TARN_FINISH_NONE;
+        }
     } else if (good && r->prompt_only && r->computed == r->count) {
         tarn__engine_reply(e, r, -1, TARN_FINISH_LENGTH);
         is_last = true;
@@ -236,9 +271,10 @@ bool tarn__engine_advance(tarn_engine *e, const tarn__batch *b)
         return false;
     for (int64_t i = 0; i < b->sequences; i++) {
         tarn__request *r = b->request[i];
-        bool is_decoding = r->planned == 1 && r->is_sampled && r->count > r->prompt;
+        bool is_decoding = r->planned == 1 + r->proposed && r->is_sampled && r->count > r->prompt;
         e->stats.prompt_tokens += is_decoding ? 0 : r->planned;
-        r->computed += r->planned;
+        r->computed += r->proposed > 0 ? r->ids : r->planned; /* keys after another token are written anew */
+        tarn__engine_note_accepted(e, r);
         r->planned = 0;
         r->is_in_step = false;
         publish(e, r);

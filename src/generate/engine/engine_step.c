@@ -5,6 +5,9 @@
  * gives up its pages and waits. The oldest request always fits. Then one forward pass over all planned tokens, one
  * sample for each request whose tokens are all computed (engine_sample.c), and full pages are published.
  *
+ * A request that decodes may have proposals behind its token (engine_speculate.c): they are computed with it, and what
+ * was not sampled is as if it had not been.
+ *
  * A request waits for a prefix that another one is computing, and then shares its pages: several samples of one prompt
  * compute it once.
  *
@@ -13,7 +16,7 @@
  *
  * A preempted request keeps its tokens and its sampler, and continues from them; most of its pages are usually still
  * there, published, when it runs again. On devices with memory of their own its pages can also be moved to host memory
- * and back (engine_swap.c). */
+ * and back, and so can those of past prefixes (engine_swap.c). */
 #include <string.h>
 
 #include "base/memory.h"
@@ -129,6 +132,8 @@ static void admit(tarn_engine *e)
             if (!has_room)
                 return;
         } else {
+            if (!has_more)
+                tarn__engine_restore(e, r, shareable(e, r));
             start_request(e, r);
             tarn__engine_swap_in(e, r);
             running++;
@@ -151,6 +156,7 @@ static void plan_tokens(tarn_engine *e)
     int start = 0;
     for (int i = 0; i < e->count; i++) {
         tarn__request *r = e->request[i];
+        r->proposed = 0;
         r->planned = r->is_running && r->count - r->computed == 1 && plannable(r) == r->count;
         start = r->number <= e->turn ? i + 1 : start;
     }
@@ -185,7 +191,7 @@ static bool take_pages(tarn_engine *e, tarn__request *r)
 {
     int64_t needed = tarn__engine_pages_for(r->computed + r->planned);
     while (r->pages < needed) {
-        int32_t page = tarn__page_pool_take(&e->pool);
+        int32_t page = tarn__engine_take_page(e);
         if (page >= 0) {
             r->page[r->pages++] = page;
             continue;
@@ -209,7 +215,7 @@ static void plan_rows(tarn__request *r)
 {
     int64_t end = r->computed + r->planned, first = r->echoed > 1 ? r->echoed - 1 : 0;
     first = first > r->computed ? first : r->computed;
-    r->is_sampled = end == r->count && !r->prompt_only;
+    r->is_sampled = end == r->count + r->proposed && !r->prompt_only;
     end = end < r->prompt - 1 ? end : r->prompt - 1;
     r->prompt_rows = r->prompt_logprobs && end > first ? end - first : 0;
 }
@@ -239,7 +245,8 @@ static void size_batch(const tarn_engine *e, tarn__batch *b)
         if (!is_in(e, b, r))
             continue;
         plan_rows(r);
-        int64_t pages = tarn__engine_pages_for(r->computed + r->planned), rows = r->prompt_rows + r->is_sampled;
+        int64_t pages = tarn__engine_pages_for(r->computed + r->planned);
+        int64_t rows = r->prompt_rows + (r->is_sampled ? 1 + r->proposed : 0);
         b->sequences++;
         b->tokens += r->planned;
         b->rows += rows;
@@ -298,8 +305,8 @@ static void add_sequence(tarn__batch *b, int64_t sequence, tarn__request *r, int
     int64_t echo = end < r->prompt - 1 ? end : r->prompt - 1; /* the prompt's rows end here */
     for (int64_t k = echo - r->prompt_rows; k < echo; k++)
         b->row[(*row)++] = first + k;
-    if (r->is_sampled)
-        b->row[(*row)++] = *at - 1;
+    for (int64_t k = r->is_sampled ? r->proposed : -1; k >= 0; k--)
+        b->row[(*row)++] = *at - 1 - k;
     r->is_in_step = true;
 }
 
@@ -336,6 +343,7 @@ bool tarn__engine_plan(tarn_engine *e, tarn__batch batch[TARN__ENGINE_BATCHES])
     bool has_tokens = false;
     admit(e);
     plan_tokens(e);
+    tarn__engine_propose(e);
     for (int i = 0; i < e->count; i++)
         if (e->request[i]->is_running && e->request[i]->planned > 0)
             take_pages(e, e->request[i]);

@@ -1,4 +1,7 @@
-/* engine_swap.c: pages of preempted requests in host memory.
+/* engine_swap.c: pages of preempted requests, and of past prefixes, in host memory.
+ *
+ * A past prefix is moved when its page is needed, the least recently used one first; a request that begins with it has
+ * it moved back. Where slots run out, the least recently used prefixes are dropped: requests come first.
  *
  * A slot of host memory holds one page of all layers. Planning, with the lock, decides which pages move and where; the
  * moves are done in that order after it, without the lock and before the step computes: so a page that is given to
@@ -45,12 +48,29 @@ void tarn__engine_close_swap(tarn_engine *e)
     *s = (tarn__swap){0};
 }
 
-/* A free slot with memory; -1, without an error: none. */
+/* Slots that take_slot() can return. */
+static int64_t slots_left(const tarn_engine *e)
+{
+    return e->swap.free_count + e->pool.hosted.length;
+}
+
+/* Drops what an entry of the pool has in its slot, which becomes free. */
+static void free_entry(tarn_engine *e, int32_t entry)
+{
+    tarn__page_pool_forget(&e->pool, entry);
+    e->swap.free_slots[e->swap.free_count++] = entry - e->pool.count;
+}
+
+/* A free slot with memory, perhaps that of the least recently used prefix; -1, without an error: none. */
 static int32_t take_slot(tarn_engine *e)
 {
     tarn__swap *s = &e->swap;
-    if (s->free_count == 0)
+    if (slots_left(e) == 0)
         return -1;
+    if (s->free_count == 0) {
+        free_entry(e, e->pool.hosted.oldest);
+        e->stats.prefixes_dropped++;
+    }
     int32_t slot = s->free_slots[s->free_count - 1];
     if (!s->memory[slot])
         s->memory[slot] = tarn__alloc((size_t)tarn__kv_pages_page_bytes(&e->pages.shape));
@@ -88,7 +108,7 @@ void tarn__engine_swap_out(tarn_engine *e, tarn__request *r)
 {
     int64_t end = tarn__engine_pages_for(r->computed);
     int before = e->swap.moves;
-    bool good = r->slot && end > r->passed && end - r->passed <= e->swap.free_count;
+    bool good = r->slot && end > r->passed && end - r->passed <= slots_left(e);
     if (good)
         r->swapped = (tarn__swapped){r->computed, r->passed, r->passed, r->published, r->key};
     for (int64_t i = r->passed; good && i < end; i++) {
@@ -111,7 +131,6 @@ void tarn__engine_swap_out(tarn_engine *e, tarn__request *r)
 void tarn__engine_swap_in(tarn_engine *e, tarn__request *r)
 {
     const tarn__swapped swapped = r->swapped;
-    int before = e->swap.moves;
     if (swapped.pages == 0)
         return;
     if (swapped.passed > 0 && r->pages < swapped.pages) {
@@ -125,7 +144,7 @@ void tarn__engine_swap_in(tarn_engine *e, tarn__request *r)
     int64_t found = r->pages;
     bool good = true;
     while (good && r->pages < swapped.pages) {
-        int32_t page = tarn__page_pool_take(&e->pool);
+        int32_t page = tarn__engine_take_page(e);
         good = page >= 0;
         if (good)
             r->page[r->pages++] = page;
@@ -134,12 +153,94 @@ void tarn__engine_swap_in(tarn_engine *e, tarn__request *r)
     if (good && swapped.computed > r->computed) {
         r->computed = swapped.computed;
         e->stats.swapped_in += r->pages - found;
-    } else if (!good) { /* no memory for the plan: all is recomputed */
-        e->swap.moves = before;
+    } else if (!good) { /* no memory for the plan: all is recomputed; moves to pages that are free again do no harm */
         tarn__engine_release_pages(e, r);
         r->is_running = true;
     }
     tarn__engine_drop_swapped(e, r);
+}
+
+/* ---- past prefixes ----------------------------------------------------------------------------------------------- */
+
+int32_t tarn__engine_take_page(tarn_engine *e)
+{
+    int32_t page = e->swap.count > 0 ? tarn__page_pool_next_dropped(&e->pool) : -1,
+            slot = page >= 0 ? take_slot(e) : -1;
+    if (slot >= 0 && add_move(e, page, slot, true)) {
+        tarn__page_pool_move(&e->pool, page, e->pool.count + slot);
+        e->stats.prefixes_out++;
+    } else if (slot >= 0) {
+        e->swap.free_slots[e->swap.free_count++] = slot;
+    }
+    return tarn__page_pool_take(&e->pool);
+}
+
+/* A page with the contents and the key of an entry; -1, without an error: none. */
+static int32_t take_restored(tarn_engine *e, tarn__page_key parent, const int32_t *tokens)
+{
+    int32_t page = tarn__engine_take_page(e), entry = tarn__page_pool_look(&e->pool, parent, tokens);
+    bool good = page >= 0 && entry >= e->pool.count && /* which that has not dropped */
+                add_move(e, page, entry - e->pool.count, false);
+    if (good) {
+        tarn__page_pool_move(&e->pool, entry, page);
+        e->swap.free_slots[e->swap.free_count++] = entry - e->pool.count;
+        e->stats.prefixes_in++;
+        return page;
+    }
+    if (page >= 0)
+        tarn__page_pool_release(&e->pool, page);
+    return -1;
+}
+
+/* Notes a prefix's pages and entries in the request, without references, and makes the entries the last ones to be
+ * dropped, the beginning last of all. Returns the end of the prefix, in pages. */
+static int64_t look_ahead(tarn_engine *e, tarn__request *r, int64_t limit)
+{
+    int32_t buffer[TARN__ENGINE_PAGE_TOKENS];
+    int64_t end = r->pages;
+    for (tarn__page_key key = r->key; (end + 1) * TARN__KV_PAGE <= limit; end++) {
+        int32_t found = tarn__page_pool_look(&e->pool, key, tarn__engine_page_tokens(e, r, end, buffer));
+        if (found < 0)
+            break;
+        r->page[end] = found;
+        key = tarn__page_pool_key(&e->pool, found);
+    }
+    for (int64_t i = end - 1; i >= r->pages; i--)
+        if (r->page[i] >= e->pool.count)
+            tarn__page_pool_touch(&e->pool, r->page[i]);
+    return end;
+}
+
+/* A page may be moved to host memory for one before it, so each is looked up again. One before the window is not
+ * needed but for its key: where one behind it then cannot be had, all are given up. */
+void tarn__engine_restore(tarn_engine *e, tarn__request *r, int64_t limit)
+{
+    int64_t end = e->pool.hosted.length > 0 ? look_ahead(e, r, limit) : r->pages;
+    tarn__engine_release_passed(e, r, end * TARN__KV_PAGE);
+    while (r->pages < end) {
+        int32_t buffer[TARN__ENGINE_PAGE_TOKENS];
+        const int32_t *tokens = tarn__engine_page_tokens(e, r, r->pages, buffer);
+        int32_t found = tarn__page_pool_look(&e->pool, r->key, tokens);
+        if (found >= 0 && r->pages >= r->passed)
+            found = found < e->pool.count ? tarn__page_pool_find(&e->pool, r->key, tokens)
+                                          : take_restored(e, r->key, tokens);
+        if (found < 0)
+            break;
+        r->page[r->pages++] = found;
+        r->key = tarn__page_pool_key(&e->pool, found);
+    }
+    if (r->pages < end && r->passed > 0)
+        tarn__engine_release_pages(e, r);
+}
+
+bool tarn__engine_publish_restored(tarn_engine *e, int32_t page, tarn__page_key parent, const int32_t *tokens)
+{
+    int32_t entry = e->pool.hosted.length > 0 ? tarn__page_pool_look(&e->pool, parent, tokens) : -1;
+    if (entry < e->pool.count)
+        return false;
+    tarn__page_pool_move(&e->pool, entry, page);
+    e->swap.free_slots[e->swap.free_count++] = entry - e->pool.count;
+    return true;
 }
 
 /* ---- moving ------------------------------------------------------------------------------------------------------ */
@@ -152,18 +253,31 @@ bool tarn__engine_move_pages(tarn_engine *e)
         good = (move->is_out ? tarn__kv_pages_read : tarn__kv_pages_write)(&e->pages, move->page,
                                                                            e->swap.memory[move->slot]);
     }
-    e->swap.moves = 0;
     return good;
 }
 
 /* What a failed step has left in slots and pages is not known. Requests of the step end with the error. */
-void tarn__engine_forget_moves(tarn_engine *e)
+static void forget_moves(tarn_engine *e)
 {
-    e->swap.moves = 0;
+    for (int i = 0; i < e->swap.moves; i++) {
+        const tarn__swap_move *move = &e->swap.move[i];
+        int32_t entry = e->pool.count + move->slot;
+        if (!move->is_out)
+            tarn__page_pool_forget(&e->pool, move->page);
+        else if (e->pool.page[entry].is_published)
+            free_entry(e, entry);
+    }
     for (int i = 0; i < e->count; i++) {
         tarn__request *r = e->request[i];
         tarn__engine_drop_swapped(e, r);
         if (e->swap.count > 0 && r->is_running && !r->is_in_step)
             tarn__engine_release_pages(e, r);
     }
+}
+
+void tarn__engine_end_moves(tarn_engine *e, bool is_good)
+{
+    if (!is_good)
+        forget_moves(e);
+    e->swap.moves = 0;
 }

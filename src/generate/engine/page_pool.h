@@ -9,6 +9,9 @@
  * are compared too. The key of a chain's beginning is the caller's, so that sequences that must not share pages do not.
  * A key is never used twice: a page whose predecessor was dropped is never found, and is dropped in its turn.
  *
+ * Beside its pages a pool may have entries in host memory: what was published can be moved to one instead of being
+ * dropped, and back to a page, with its key. An entry has no references; the caller says which are used, and copies.
+ *
  * Not thread-safe: one thread owns a pool. */
 #ifndef TARN__PAGE_POOL_H
 #define TARN__PAGE_POOL_H
@@ -31,20 +34,27 @@ typedef struct tarn__page {
     tarn__page_key parent, key; /* of a published page */
 } tarn__page;
 
+/* Pages by use, least recently used first. */
+typedef struct tarn__page_list {
+    int32_t oldest, newest; /* -1: empty */
+    int32_t length;
+} tarn__page_list;
+
 typedef struct tarn__page_pool {
-    int32_t count, page_size;
-    tarn__page *page;
-    int32_t *tokens; /* [count, page_size], of published pages */
+    int32_t count, host, page_size;
+    tarn__page *page; /* [count + host]: entries in host memory after the pages */
+    int32_t *tokens;  /* [count + host, page_size], of what is published */
     int32_t *free_pages, free_count;
-    int32_t oldest, newest; /* ends of the list of unreferenced published pages; -1: empty */
-    int32_t unreferenced;   /* its length */
-    int32_t shared;         /* pages with more than one reference */
+    tarn__page_list unreferenced; /* published pages */
+    tarn__page_list hosted;       /* published entries in host memory */
+    int32_t shared;               /* pages with more than one reference */
     int32_t *bucket, bucket_count;
     tarn__page_key next_key;
 } tarn__page_pool;
 
-/* A pool of `count` pages of `page_size` tokens, all free. False with an error. Closing an all-zero pool is allowed. */
-bool tarn__page_pool_open(tarn__page_pool *pool, int32_t count, int32_t page_size);
+/* A pool of `count` pages of `page_size` tokens, all free, and `host` entries in host memory. False with an error.
+ * Closing an all-zero pool is allowed. */
+bool tarn__page_pool_open(tarn__page_pool *pool, int32_t count, int32_t host, int32_t page_size);
 void tarn__page_pool_close(tarn__page_pool *pool);
 
 /* Pages that tarn__page_pool_take() can still return. */
@@ -67,8 +77,26 @@ int32_t tarn__page_pool_find(tarn__page_pool *pool, tarn__page_key parent, const
  * chain are then referenced by their sequence, and none of these is dropped before those after it. */
 int32_t tarn__page_pool_publish(tarn__page_pool *pool, int32_t page, tarn__page_key parent, const int32_t *tokens);
 
-/* Key of a published page. */
+/* Key of a published page or entry. */
 tarn__page_key tarn__page_pool_key(const tarn__page_pool *pool, int32_t page);
+
+/* The page, or the entry in host memory (from `count` on), with these tokens after the page of key `parent`, without a
+ * reference; -1: none. */
+int32_t tarn__page_pool_look(const tarn__page_pool *pool, tarn__page_key parent, const int32_t *tokens);
+
+/* The page that tarn__page_pool_take() would drop next; -1: it would drop none, as there are free ones or all are in
+ * use. */
+int32_t tarn__page_pool_next_dropped(const tarn__page_pool *pool);
+
+/* Moves what is published at `from`, an unreferenced page or an entry, to `to`, an unpublished one, with its key. The
+ * caller copies. `from` is free then. */
+void tarn__page_pool_move(tarn__page_pool *pool, int32_t from, int32_t to);
+
+/* Drops what is published at a page or an entry; a page keeps its references, and is free without any. */
+void tarn__page_pool_forget(tarn__page_pool *pool, int32_t page);
+
+/* Makes an entry the most recently used one. */
+void tarn__page_pool_touch(tarn__page_pool *pool, int32_t entry);
 
 /* Copy on write: the page itself where the caller's reference is the only one and it is not published; else a new page,
  * to which the caller copies its rows, in exchange for the reference. -1, without an error, if all are in use: then
