@@ -1,7 +1,7 @@
 """Chat templates beside Python's jinja2, in the environment that transformers makes for them: the same bytes, or an
 error in both. Every template of $TARN_TEST_DATA/chat-templates over random conversations, with and without tools and
-the generation prompt; random programs, drawn from a grammar of statements and expressions; and the bytes of generation
-blocks."""
+the generation prompt; random programs, drawn from a grammar of statements and expressions; random formats of values;
+and the bytes of generation blocks."""
 import datetime
 import json
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import transformers.utils.chat_template_utils as chat_utils
 
+import jinja_formats
 import jinja_programs
 
 NOW = datetime.datetime(2024, 7, 26, 13, 5, 9)
@@ -217,15 +218,15 @@ def mask_problem(render, rng):
 # ---- programs --------------------------------------------------------------------------------------------------------
 
 
-def program_errors(render, seed, count):
+def program_errors(render, draw, seed, count):
     """Programs that print an object with its address cannot be compared."""
     errors = []
     for i in range(count):
         rng = random.Random(f"{seed}/{i}")
-        template, context = jinja_programs.draw(rng)
+        template, context = draw(rng)
         problem = problem_of(render, template, context)
         if problem and " object" not in problem.lower() and "built-in" not in problem.lower():
-            errors.append(f"program {i}: {template!r}\n{problem}")
+            errors.append(f"program {i}: {template!r} {context.get('f', '')!r}\n{problem}")
     return errors
 
 
@@ -242,5 +243,9 @@ def run(seed):
         problems = [mask_problem(render, rng) for _ in range(50)]
         yield "masks", "\n".join(filter(None, problems))
         for part in range(10):
-            yield f"programs {part}", "\n".join(program_errors(render, f"{seed}/{part}", 200 * scale)[:3])
+            errors = program_errors(render, jinja_programs.draw, f"{seed}/{part}", 200 * scale)
+            yield f"programs {part}", "\n".join(errors[:3])
+        for part in range(4):
+            errors = program_errors(render, jinja_formats.draw, f"{seed}/formats {part}", 1000 * scale)
+            yield f"formats {part}", "\n".join(errors[:3])
     render.close()

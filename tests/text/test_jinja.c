@@ -145,7 +145,19 @@ static void values_are_formatted_as_python_formats_them(void **state)
                 "    1|1|True|+1.5|-00002.5|  A");
     expect_failure("{{ '{:d}'.format(1.5) }}", "'d'", "'float'");
     expect_failure("{{ '{:,x}'.format(1) }}", "',x'", "'int'");
-    expect_failure("{{ '{:010,}'.format(1) }}", "zeros and groups", "not supported");
+    expect_text(
+        "{{ '{:010,}|{:08,.1f}|{:_b}|{:.3}|{:.3}|{:#}|{:z.1f}'.format(1234, 1.5, 37, 12.0, 123.0, 1e20, -0.04) }}",
+        "00,001,234|00,001.5|10_0101|12.0|1.23e+02|1.e+20|0.0");
+    expect_text("{{ '%+.3d|%#.3x|%-*d|%*.*f|%.1s|%ld|%d|%a|%#.5g' % (5, 5, 4, 7, 8, 2, 0.5, 'ab', 3, 1e20, '\xC3\xB6', "
+                "99999.5) }}",
+                "+005|0x005|7   |    0.50|a|3|100000000000000000000|'\\xf6'|1.0000e+05");
+    expect_text("{{ '{0[b]:>{w}}|{{{n:{w}.{p}f}}}'.format(d, n=f, w=6, p=1) }}", "     1|{   2.5}");
+    expect_text("{{ '%(a(b))s %(n)05.1f' % {'a(b)': 'x', 'n': 2} }} {{ ('<%s>' | safe) % '<' }}", "x 002.0 <&lt;>");
+    expect_failure("{{ '{} {0}'.format(1) }}", "{} and {0}", "one format");
+    expect_failure("{{ '{:{:{}}}'.format(1, 2, 3) }}", "nested", "deep");
+    expect_failure("{{ '%*d' % ('a', 1) }}", "wants", "int");
+    expect_failure("{{ '%5%' % 1 }}", "format", "'int'");
+    expect_failure("{{ '%.200000d' % 1 }}", "precision", "200000");
 }
 
 static void filters_and_tests_are_there(void **state)
