@@ -326,7 +326,7 @@ static void tools_are_called_and_answered(void **state)
                 "\"add\", \"tool_call_id\": \"call00000\", \"content\": \"" LONG "\"}]");
     tarn_module *model = tarn_model_open(scratch("model"), CPU, NULL);
     tarn_no_grad_open();
-    teach(model, first - 1, "So <t>{\"name\":\"add\",\"arguments\":{\"x\":7}}</t>");
+    teach(model, first - 1, "So <tool>{\"name\":\"add\",\"arguments\":{\"x\":7}}</tool>");
     teach(model, second - 1, "done");
     tarn_no_grad_close();
     assert_true(tarn_model_write(model, scratch("model")));
@@ -334,7 +334,7 @@ static void tools_are_called_and_answered(void **state)
     write_text("tools.json", TOOLS);
     snprintf(more, sizeof(more), "--tools %s 2>%s", scratch("tools.json"), scratch("notes.txt"));
     assert_int_equal(chat("hi\n/tool " LONG "\n", more), 0);
-    assert_contains(command_output, "So <t>{\"name\":\"add\",\"arguments\":{\"x\":7}}</t>\n");
+    assert_contains(command_output, "So <tool>{\"name\":\"add\",\"arguments\":{\"x\":7}}</tool>\n");
     assert_string_equal(line_of(1, answer), "done");
     char *notes = get_file(scratch("notes.txt"), &(size_t){0});
     assert_contains(notes, "(tool call: add {\"x\":7})");

@@ -111,6 +111,7 @@ static void chats(void **state)
     REFUSE(tarn_chat_check_tools, tarn_chat_check_tools("{}"));
     REFUSE(tarn_chat_check_tools, tarn_chat_check_tools("[5]"));
     ACCEPT(!tarn_chat_find_call(NULL, NULL, 0, NULL));
+    ACCEPT(tarn_chat_content_length(NULL, 3) == 0);
     tarn_tokenizer_free(plain);
     if (!TARN__HAVE_JANSSON)
         return;

@@ -434,6 +434,24 @@ static void calls_are_found_in_answers(void **state)
     expect_calls("{\"name\": \"add\", \"arguments\": 5}", "");
     expect_calls("{{{[\"name\"", "");
     assert_false(tarn_chat_find_call(NULL, "x", 1, &(tarn_tool_call){0}));
+    static const struct {
+        const char *before;
+        size_t length;
+    } contents[] = {{"Sure. <tool_call>\n", 5},
+                    {"Sure.\n[TOOL_CALLS] [", 5},
+                    {"Sure.<|python_tag|>", 5},
+                    {"Sure. <function=add>", 5},
+                    {"see [1]", 7},
+                    {"a <b> ", 5},
+                    {"x > y", 5},
+                    {"[", 0},
+                    {"", 0},
+                    {"<TOOL>[<tool_call>", 0},
+                    {"a tool] ", 7}};
+    for (size_t i = 0; i < sizeof(contents) / sizeof(contents[0]); i++)
+        if (tarn_chat_content_length(contents[i].before, strlen(contents[i].before)) != contents[i].length)
+            fail_msg("'%s': %zu bytes", contents[i].before,
+                     tarn_chat_content_length(contents[i].before, strlen(contents[i].before)));
     assert_false(tarn_chat_check_tools("[{\"name\": \"f\"},]"));
     assert_error_about(TARN_ERROR_FORMAT, "chat_check_tools", "tools");
 }

@@ -132,26 +132,6 @@ static bool put_call(tarn__input *out, const tarn_tool_call *call, bool is_first
            tarn__input_add(out, call->arguments, call->arguments_length) && put(out, "}}");
 }
 
-/* Length of the text before a call, without a tag such as <tool_call> or [TOOL_CALLS], an opening bracket of the
- * array of calls, and spaces. "Sure. <tool_call>" is "Sure.". */
-static size_t trim(const char *text, size_t length)
-{
-    for (size_t before = length + 1; before != length;) {
-        before = length;
-        while (length && strchr(" \t\r\n", text[length - 1]))
-            length--;
-        char last = length ? text[length - 1] : 0, open = last == '>' ? '<' : last == ']' ? '[' : 0;
-        size_t begin = length;
-        while (open && begin > 0 && text[begin - 1] != open && length - begin < 40)
-            begin--;
-        if (open && begin > 0 && text[begin - 1] == open)
-            length = begin - 1;
-        else if (last == '[')
-            length--;
-    }
-    return length;
-}
-
 /* Returns the number of calls, -1 without memory. `*number` counts the calls of the conversation, by which results
  * name theirs. */
 int tarn__history_add_answer(tarn__history *h, const char *answer, const char *tools, int *number)
@@ -162,7 +142,7 @@ int tarn__history_add_answer(tarn__history *h, const char *answer, const char *t
     int count = 0;
     bool good = true;
     while (good && tools && tarn_chat_find_call(tools, answer + at, length - at, &call)) {
-        content = count ? content : trim(answer, at + call.begin);
+        content = count ? content : tarn_chat_content_length(answer, at + call.begin);
         good = put_call(&calls, &call, count == 0, *number + count);
         at += call.end;
         count++;

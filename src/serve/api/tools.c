@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/random.h>
 
 #include "serve/api/api_private.h"
@@ -75,37 +74,6 @@ bool tarn__api_read_calls(tarn__api_job *job, json_t *message, size_t i)
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* Whether a text in brackets announces a call, as <tool_call>, [TOOL_CALLS], <|python_tag|> or <function=…> do. */
-static bool is_call_tag(const char *text, size_t length)
-{
-    static const char *const words[] = {"tool", "function", "python"};
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        for (size_t at = 0; at + strlen(words[i]) <= length; at++)
-            if (strncasecmp(text + at, words[i], strlen(words[i])) == 0)
-                return true;
-    return false;
-}
-
-/* Length of the text before a call, without spaces, tags that announce a call, and the bracket of an array of calls.
- * "Sure. <tool_call>" before it is "Sure."; tags are looked for within 40 bytes. */
-static size_t content_length(const char *text, size_t length)
-{
-    for (size_t before = length + 1; before != length;) {
-        before = length;
-        while (length && strchr(" \t\r\n", text[length - 1]))
-            length--;
-        char last = length ? text[length - 1] : 0, open = last == '>' ? '<' : last == ']' ? '[' : 0;
-        size_t begin = length;
-        while (open && begin > 0 && length - begin < 40 && text[begin - 1] != open)
-            begin--;
-        if (open && begin > 0 && text[begin - 1] == open && is_call_tag(text + begin, length - begin))
-            length = begin - 1;
-        else if (last == '[')
-            length--;
-    }
-    return length;
-}
-
 /* Arguments are the JSON of an object, in a string; a model may have written that string itself. */
 static json_t *arguments_string(const tarn_tool_call *call)
 {
@@ -137,7 +105,7 @@ json_t *tarn__api_calls(const tarn__api_job *job, const tarn__api_choice *c, siz
     json_t *calls = NULL;
     while (job->tools && c->text && tarn_chat_find_call(job->tools, c->text + at, c->length - at, &call)) {
         if (!calls) {
-            *content = content_length(c->text, at + call.begin);
+            *content = tarn_chat_content_length(c->text, at + call.begin);
             calls = json_array();
         }
         json_array_append_new(calls, call_entry(&call));

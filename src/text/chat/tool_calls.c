@@ -4,6 +4,7 @@
  * with the name of a function and its arguments (or parameters), which is searched here; what surrounds it does not
  * matter. Strings are compared as they are written, with their escapes. */
 #include <string.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "text/chat/chat.h"
@@ -206,4 +207,38 @@ bool tarn_chat_find_call(const char *tools, const char *text, size_t length, tar
         return true;
     }
     return false;
+}
+
+/* ---- text before a call ------------------------------------------------------------------------------------------ */
+
+/* Whether a text in brackets announces a call, as <tool_call>, [TOOL_CALLS], <|python_tag|> or <function=…> do. */
+static bool is_call_tag(const char *text, size_t length)
+{
+    static const char *const words[] = {"tool", "function", "python"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        for (size_t at = 0; at + strlen(words[i]) <= length; at++)
+            if (strncasecmp(text + at, words[i], strlen(words[i])) == 0)
+                return true;
+    return false;
+}
+
+/* Tags are looked for within 40 bytes. */
+size_t tarn_chat_content_length(const char *text, size_t length)
+{
+    if (!text)
+        return 0;
+    for (size_t before = length + 1; before != length;) {
+        before = length;
+        while (length && strchr(" \t\r\n", text[length - 1]))
+            length--;
+        char last = length ? text[length - 1] : 0, open = last == '>' ? '<' : last == ']' ? '[' : 0;
+        size_t begin = length;
+        while (open && begin > 0 && length - begin < 40 && text[begin - 1] != open)
+            begin--;
+        if (open && begin > 0 && text[begin - 1] == open && is_call_tag(text + begin, length - begin))
+            length = begin - 1;
+        else if (last == '[')
+            length--;
+    }
+    return length;
 }

@@ -201,7 +201,7 @@ tarn_tokenizer *tarn_tokenizer_open(const char *path)
     if (is_folder(path))
         return open_folder(path);
     return tarn__path_exists(path) ||
-                   tarn__check_model_path("tokenizer_open", path, "a model's folder or a tokenizer's file")
+                   tarn__check_model_path("tokenizer_open", path, "a model folder, a .gguf file or a tokenizer file")
                ? open_file(path)
                : NULL;
 }
