@@ -42,7 +42,7 @@ static void write_model(void)
 }
 
 /* Starts the server on any free port, which its first line names, and waits for its second: the model is loaded. */
-static void start(void)
+static void start_with(const char *option)
 {
     int pipes[2];
     char line[512] = "", *colon;
@@ -55,7 +55,7 @@ static void start(void)
     if (server == 0) {
         dup2(pipes[1], 1);
         close(pipes[0]);
-        execl(getenv("TARN_COMMAND"), "tarn", "serve", scratch("letters"), "--port", "0", "--device", "cpu",
+        execl(getenv("TARN_COMMAND"), "tarn", "serve", scratch("letters"), "--port", "0", "--device", "cpu", option,
               (char *)NULL);
         _exit(127);
     }
@@ -66,9 +66,14 @@ static void start(void)
     assert_non_null(colon);
     port = atoi(colon + strlen("127.0.0.1:"));
     assert_non_null(fgets(line, sizeof(line), said));
-    assert_contains(line, "serves letters on cpu, context of 256 tokens; Ctrl-C ends it");
+    assert_contains(line, "ready: letters on cpu, context of 256 tokens; Ctrl-C stops the server");
     assert_non_null(fgets(line, sizeof(line), said));
-    assert_contains(line, "/ is the page to chat with it, http://127.0.0.1:");
+    assert_contains(line, "chat page: http://127.0.0.1:");
+}
+
+static void start(void)
+{
+    start_with(NULL);
 }
 
 static int clean_up(void **state)
@@ -81,19 +86,23 @@ static int clean_up(void **state)
     return remove_scratch(state);
 }
 
-static int dial(const char *path, const char *body)
+static int dial_for(const char *method, const char *path, const char *body)
 {
     char request[2048];
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     int s = socket(AF_INET, SOCK_STREAM, 0);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     assert_int_equal(connect(s, (struct sockaddr *)&to, sizeof(to)), 0);
-    int length =
-        snprintf(request, sizeof(request),
-                 "POST %s HTTP/1.1\r\nHost: localhost:%d\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", path,
-                 port, strlen(body), body);
+    int length = snprintf(request, sizeof(request),
+                          "%s %s HTTP/1.1\r\nHost: localhost:%d\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
+                          method, path, port, strlen(body), body);
     assert_int_equal(send(s, request, (size_t)length, MSG_NOSIGNAL), length);
     return s;
+}
+
+static int dial(const char *path, const char *body)
+{
+    return dial_for("POST", path, body);
 }
 
 static const char *hear(int s)
@@ -145,6 +154,48 @@ static void a_server_gives_the_tokens_of_generate(void **state)
                     "\"completion_tokens\":9");
 }
 
+/* Writes line breaks as the server does. */
+static void shorten_breaks(char *text)
+{
+    for (char *at; (at = strstr(text, "\\u000a"));) {
+        memcpy(at, "\\n", 2);
+        memmove(at + 2, at + 6, strlen(at + 6) + 1);
+    }
+}
+
+/* Three sequences of a prompt of two pages: the answers of a request with n 3, and the prompt is computed once. */
+static void several_sequences_are_those_of_a_request(void **state)
+{
+    (void)state;
+    char prompt[140] = "", body[512], *expected[3], *line;
+    if (server <= 0)
+        skip();
+    for (int i = 0; i < 130; i++)
+        prompt[i] = (char)('a' + i * i % 26);
+    assert_int_equal(
+        run_command(command_line(
+            "generate %s %s --n 3 --seed 5 --temperature 0.9 --top-k 0 --max-tokens 50 --json --device cpu",
+            scratch("letters"), prompt)),
+        0);
+    line = command_output;
+    for (int i = 0; i < 3; i++, line = strchr(line, '\n') + 1) {
+        expected[i] = text_of(line);
+        shorten_breaks(expected[i]);
+        *strchr(line, '}') = 0;
+        assert_contains(line, i == 0 ? "\"cached_tokens\": 0" : "\"cached_tokens\": 128");
+        *strchr(line, 0) = '}';
+    }
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\",\"n\":3,\"max_tokens\":50,\"temperature\":0.9,\"seed\":5}",
+             prompt);
+    const char *heard = hear(dial("/v1/completions", body));
+    for (int i = 0; i < 3; i++) {
+        assert_true(strlen(expected[i]) > 20 && strcmp(expected[i], expected[(i + 1) % 3]) != 0);
+        assert_contains(heard, expected[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        free(expected[i]);
+}
+
 static void sigterm_lets_a_stream_finish(void **state)
 {
     int status;
@@ -162,6 +213,36 @@ static void sigterm_lets_a_stream_finish(void **state)
     server = 0;
     fclose(said);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void speculation_changes_no_token(void **state)
+{
+    (void)state;
+    start_with("--speculate=ngram");
+    const char *prompt = "abcdabcdabcdabcdabcdabcd";
+    assert_int_equal(run_command(command_line("generate %s %s --max-tokens 150 --temperature 0 --json --device cpu",
+                                              scratch("letters"), prompt)),
+                     0);
+    char *expected = text_of(command_output), body[256];
+    shorten_breaks(expected);
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\",\"max_tokens\":150,\"temperature\":0}", prompt);
+    for (int i = 0; i < 2; i++) { /* the second with times of steps from the first */
+        const char *heard = hear(dial("/v1/completions", body));
+        assert_contains(heard, "\"proposed_tokens\":");
+        assert_null(strstr(heard, "\"proposed_tokens\":0,"));
+        char *text = text_of(heard);
+        assert_string_equal(text, expected);
+        free(text);
+    }
+    free(expected);
+    const char *metrics = hear(dial_for("GET", "/metrics", ""));
+    assert_contains(metrics, "# TYPE tarn_accepted_tokens_total counter");
+    assert_contains(metrics, "\ntarn_proposed_tokens_total ");
+    assert_null(strstr(metrics, "\ntarn_proposed_tokens_total 0\n"));
+    kill(server, SIGTERM);
+    assert_int_equal(waitpid(server, NULL, 0), server);
+    server = 0;
+    fclose(said);
 }
 
 static void what_cannot_be_served_is_refused(void **state)
@@ -183,13 +264,15 @@ static void what_cannot_be_served_is_refused(void **state)
     expect_command("serve m --kv-type q3 2>&1", 2, "--kv-type");
     expect_command(command_line("serve %s --api-key-file /no/such/keys 2>&1", scratch("letters")), 1, "--api-key-file");
     expect_command("serve m --json 2>&1", 2, "--json");
+    expect_command("serve m --speculate draft 2>&1", 2, "--speculate: 'draft' must be ngram or off");
+    expect_command("serve m --draft-tokens 3 --speculate off 2>&1", 2, "--draft-tokens needs --speculate ngram");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_server_gives_the_tokens_of_generate),
-        cmocka_unit_test(sigterm_lets_a_stream_finish),
+        in_scope(a_server_gives_the_tokens_of_generate),    cmocka_unit_test(several_sequences_are_those_of_a_request),
+        cmocka_unit_test(sigterm_lets_a_stream_finish),     in_scope(speculation_changes_no_token),
         cmocka_unit_test(what_cannot_be_served_is_refused),
     };
     return cmocka_run_group_tests(tests, make_scratch, clean_up);

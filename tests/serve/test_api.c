@@ -66,6 +66,7 @@ static void routes_describe_the_server(void **state)
     assert_int_equal(json_array_size(slots), 0);
     const char *metrics = ask("GET", "/metrics", "", "");
     assert_contains(metrics, "# TYPE tarn_new_tokens_total counter\ntarn_new_tokens_total 0\n");
+    assert_contains(metrics, "\ntarn_prefix_pages_in_total 0\n");
     assert_contains(ask("HEAD", "/health", "", ""), "200 OK");
     json_decref(models), json_decref(one), json_decref(other), json_decref(props), json_decref(slots);
     end(1);
@@ -419,6 +420,7 @@ static void wrong_bodies_are_refused_by_name(void **state)
         {"/v1/completions", "{\"prompt\":\"a\",\"n\":2,\"best_of\":1}", "best_of", "not supported", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"messages\":[]}", "messages", "unknown field", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"wrong\":1}", "wrong", "unknown field", 400},
+        {"/v1/completions", "{\"prompt\":\"a\",\"max_token\":1}", "max_token", "did you mean 'max_tokens'?", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"grammar\":\"root ::= [a]\",\"ignore_eos\":true}", "grammar",
          "exclude each other", 400},
         {"/v1/completions", "{\"prompt\":\"a\",\"response_format\":{\"type\":\"xml\"}}", "response_format",

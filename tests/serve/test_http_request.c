@@ -104,7 +104,18 @@ static void bad_requests_are_refused(void **state)
         {400, "GET  / HTTP/1.1\r\nHost: a\r\n\r\n"},
         {400, "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n"},
         {400, "GET a HTTP/1.1\r\nHost: a\r\n\r\n"},
-        {400, "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET * HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http:// HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http:///a HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http:/a HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http://user@a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http://a\\b/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http://a/#x HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "GET http://a/ HTTP/1.1\r\n\r\n"},
+        {400, "GET http://a/ HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"},
+        {421, "GET https://a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {421, "GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n"},
+        {400, "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n"},
         {400, "GET /#x HTTP/1.1\r\nHost: a\r\n\r\n"},
         {400, "GET / HTTP/1.1x\r\nHost: a\r\n\r\n"},
         {400, "GET / http/1.1\r\nHost: a\r\n\r\n"},
@@ -172,13 +183,41 @@ static void sizes_are_limited(void **state)
     tarn__http_request_clear(&r);
 }
 
-static bool is_let_in(const char *host, const char *origin)
+/* A target that is a URL has the path and the query of one that is not. */
+static void targets_may_be_urls(void **state)
+{
+    (void)state;
+    static const char *const good[][4] = {{"http://localhost:80/a/b?x=1", "localhost:80", "/a/b", "x=1"},
+                                          {"HTTP://[::1]/", "[::1]", "/", ""},
+                                          {"http://a", "a", "/", ""},
+                                          {"http://a?x=/", "a", "/", "x=/"},
+                                          {"http://a/http://b/?", "a", "/http://b/", ""},
+                                          {"//a/b", NULL, "//a/b", ""}};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        char text[256];
+        snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: other\r\n\r\n", good[i][0]);
+        tarn__http_request r = read_all(text);
+        assert_int_equal(r.state, TARN__HTTP_COMPLETE);
+        assert_string_equal(r.path, good[i][2]);
+        assert_string_equal(r.query, good[i][3]);
+        assert_int_equal(r.authority != NULL, good[i][1] != NULL);
+        assert_string_equal(tarn__http_request_host(&r), good[i][1] ? good[i][1] : "other");
+        tarn__http_request_clear(&r);
+    }
+    tarn__http_request r = read_all("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_int_equal(r.state, TARN__HTTP_COMPLETE);
+    assert_string_equal(r.path, "*");
+    tarn__http_request_clear(&r);
+}
+
+/* By the host of the target, or, without one, by the Host header. */
+static bool is_request_let_in(const char *target, const char *host, const char *origin)
 {
     static const char *const names[] = {"box.example"}, *const origins[] = {"https://chat.example"};
     const tarn__http_access access = {
         .address = "192.0.2.7", .names = names, .origins = origins, .name_count = 1, .origin_count = 1};
     char text[512];
-    int length = snprintf(text, sizeof(text), "GET / HTTP/1.1\r\nHost: %s\r\n%s%s%s\r\n", host,
+    int length = snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: %s\r\n%s%s%s\r\n", target, host,
                           origin ? "Origin: " : "", origin ? origin : "", origin ? "\r\n" : "");
     tarn__http_request r = {0};
     feed(&r, text, (size_t)length);
@@ -186,6 +225,11 @@ static bool is_let_in(const char *host, const char *origin)
     bool is_in = tarn__http_access_refusal(&access, &r) == NULL;
     tarn__http_request_clear(&r);
     return is_in;
+}
+
+static bool is_let_in(const char *host, const char *origin)
+{
+    return is_request_let_in("/", host, origin);
 }
 
 static void other_hosts_and_origins_are_refused(void **state)
@@ -210,6 +254,13 @@ static void other_hosts_and_origins_are_refused(void **state)
     assert_false(is_let_in("localhost:8080", "https://evil.example"));
     assert_false(is_let_in("localhost:8080", "https://chat.example.evil"));
     assert_false(is_let_in("localhost:8080", "null"));
+    /* the Host header is ignored where the target has one */
+    assert_true(is_request_let_in("http://localhost:8080/", "evil.example", NULL));
+    assert_true(is_request_let_in("http://localhost:8080/", "evil.example", "http://localhost:8080"));
+    assert_false(is_request_let_in("http://localhost:8080/", "evil.example", "http://evil.example"));
+    assert_false(is_request_let_in("http://evil.example/", "localhost:8080", NULL));
+    assert_false(is_request_let_in("http://evil.example?/localhost", "localhost:8080", NULL));
+    assert_false(is_request_let_in("http://localhost:80a/", "localhost:8080", NULL));
 }
 
 int main(void)
@@ -217,6 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good_requests_are_read),
         cmocka_unit_test(bad_requests_are_refused),
+        cmocka_unit_test(targets_may_be_urls),
         cmocka_unit_test(sizes_are_limited),
         cmocka_unit_test(other_hosts_and_origins_are_refused),
     };

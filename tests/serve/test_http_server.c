@@ -18,13 +18,15 @@
 
 #include "serve/http/server.h"
 
-enum { LARGE = 1 << 16 };
+enum { LARGE = 1 << 16, TORRENT = 24 << 20 };
 
 static tarn__http_server *server;
 static pthread_t thread;
-static int gone;   /* kept exchanges whose client has gone */
-static int copies; /* answers of /large */
-static int keeps;  /* exchanges kept since the server began */
+static int gone;         /* kept exchanges whose client has gone */
+static int copies;       /* answers of /large */
+static int keeps;        /* exchanges kept since the server began */
+static int stalled = 30; /* seconds of a write without progress */
+static size_t unsent = 1 << 18;
 static bool kept_has_body;
 static tarn__http_exchange *kept;
 
@@ -59,6 +61,21 @@ static void flood(tarn__http_exchange *x)
     tarn__http_stream_end(x);
 }
 
+/* Streams more than the system's buffers take; the stream ends unless it is held. */
+static void send_torrent(tarn__http_exchange *x, bool is_held)
+{
+    static char bytes[LARGE];
+    memset(bytes, '#', sizeof(bytes));
+    tarn__http_exchange_keep(x, count_gone, NULL);
+    tarn__http_stream_begin(x, 200, "text/plain");
+    for (int i = 0; i < TORRENT / LARGE; i++)
+        if (!tarn__http_stream_part(x, bytes, sizeof(bytes)))
+            return;
+    if (!is_held)
+        tarn__http_stream_end(x);
+    __atomic_add_fetch(&keeps, 1, __ATOMIC_SEQ_CST);
+}
+
 static void answer_large(tarn__http_exchange *x)
 {
     static char bytes[LARGE];
@@ -84,6 +101,8 @@ static void handle(tarn__http_exchange *x, void *ctx)
         tarn__http_stream_end(x);
     } else if (strcmp(r->path, "/flood") == 0) {
         flood(x);
+    } else if (strcmp(r->path, "/torrent") == 0) {
+        send_torrent(x, *r->query);
     } else if (strcmp(r->path, "/large") == 0) {
         answer_large(x);
     } else {
@@ -116,7 +135,8 @@ static void begin(int connections)
     options.whole_body_seconds = 2;
     options.bodies = 2 << 20;
     options.admits = admits;
-    options.unsent = 1 << 18;
+    options.unsent = unsent;
+    options.stalled_seconds = stalled;
     options.connections = connections;
     options.handler = handle;
     gone = keeps = 0;
@@ -141,13 +161,21 @@ static void end(int seconds)
 
 /* ---- the client's side ------------------------------------------------------------------------------------------- */
 
-static int dial(void)
+/* `buffer`: bytes that the system receives ahead of reading; 0: as many as it likes. */
+static int dial_with(int buffer)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)tarn__http_server_port(server))};
     int s = socket(AF_INET, SOCK_STREAM, 0);
+    if (buffer)
+        assert_int_equal(setsockopt(s, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof(buffer)), 0);
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     assert_int_equal(connect(s, (struct sockaddr *)&to, sizeof(to)), 0);
     return s;
+}
+
+static int dial(void)
+{
+    return dial_with(0);
 }
 
 static void say(int s, const char *text)
@@ -455,6 +483,93 @@ static void the_stop_drains(void **state)
     close(s);
 }
 
+/* Reads an answer to its end, which takes at least `wanted_seconds`; 0: as fast as it comes. Returns the number of
+ * its bytes, -1 where the connection was reset. */
+static int64_t sip(int s, double wanted_seconds)
+{
+    static char bytes[LARGE];
+    int64_t count = 0;
+    double begin_time = seconds();
+    for (ssize_t part; (part = recv(s, bytes, sizeof(bytes), 0)) != 0;) {
+        if (part < 0)
+            return -1;
+        for (ssize_t i = 0; i < part; i++)
+            count += bytes[i] == '#';
+        double early = wanted_seconds * (double)count / TORRENT - (seconds() - begin_time);
+        if (early > 0)
+            usleep((useconds_t)(1e6 * early));
+    }
+    return count;
+}
+
+static const char torrent[] = "GET /torrent HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+static void begin_torrents(int stalled_seconds)
+{
+    stalled = stalled_seconds, unsent = 2 * TORRENT;
+    begin(100);
+    stalled = 30, unsent = 1 << 18;
+}
+
+/* A client that takes nothing for a second is cut, in a stream and after one; one that reads steadily is served for as
+ * long as it takes. */
+static void a_reader_that_stops_is_cut_and_a_slow_one_is_not(void **state)
+{
+    (void)state;
+    begin_torrents(1);
+    int held = dial_with(LARGE), ended = dial_with(LARGE), slow = dial_with(LARGE);
+    say(held, "GET /torrent?held HTTP/1.1\r\nHost: a\r\n\r\n");
+    say(ended, torrent);
+    say(slow, torrent);
+    wait_for(&keeps, 3);
+    double begin_time = seconds();
+    assert_int_equal(sip(slow, 3), TORRENT);
+    assert_true(seconds() - begin_time > 2.9);
+    wait_for(&gone, 1); /* the stream that was held, of a client that does not read */
+    assert_true(sip(ended, 0) < TORRENT);
+    assert_true(sip(held, 0) < TORRENT);
+    close(held), close(ended), close(slow);
+    end(1);
+    assert_int_equal(gone, 1);
+}
+
+static void join_server(void)
+{
+    pthread_join(thread, NULL);
+    tarn__http_server_free(server);
+}
+
+/* Two clients of answers that are complete for the server; one of them keeps its connection. They read for 2.5 s, or
+ * not at all until the stop has ended. Returns how many got all. */
+static int stop_while_reading(int limit)
+{
+    begin_torrents(30);
+    int s = dial_with(LARGE), next = dial_with(LARGE), whole = 0;
+    say(s, torrent);
+    say(next, "GET /torrent HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_for(&keeps, 2);
+    double begin_time = seconds();
+    assert_true(tarn__http_server_post(server, stop_now, &limit));
+    if (limit == 1)
+        join_server();
+    whole += sip(s, limit == 1 ? 0 : 2.5) == TORRENT;
+    whole += sip(next, 0) == TORRENT;
+    if (limit > 1)
+        join_server();
+    double took = seconds() - begin_time;
+    assert_true(limit == 1 ? took > 0.9 && took < 4 : took > 2.4 && took < 8);
+    close(s), close(next);
+    return whole;
+}
+
+/* What was answered before the stop is sent to slow readers until time is up. */
+static void the_stop_waits_for_slow_readers(void **state)
+{
+    (void)state;
+    assert_int_equal(stop_while_reading(10), 2);
+    assert_int_equal(stop_while_reading(1), 0);
+}
+
 static void watch_signals(void *ctx)
 {
     atomic_store((atomic_bool *)ctx, tarn__http_server_stop_on_signals(server, 1));
@@ -510,6 +625,8 @@ int main(void)
         cmocka_unit_test(other_threads_answer),
         cmocka_unit_test(connections_have_a_limit),
         cmocka_unit_test(the_stop_drains),
+        cmocka_unit_test(a_reader_that_stops_is_cut_and_a_slow_one_is_not),
+        cmocka_unit_test(the_stop_waits_for_slow_readers),
         cmocka_unit_test(signals_have_their_effect_after_the_loop),
         cmocka_unit_test(a_port_in_use_is_named),
     };

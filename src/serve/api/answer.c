@@ -171,13 +171,15 @@ static json_t *usage(const tarn__api_job *job)
 }
 
 /* Milliseconds of the first choice: until its first step, its first token, its last one. The rate leaves the first
- * token out, whose time is the prompt's. */
+ * token out, whose time is the prompt's. With speculation, tokens that were proposed and accepted. */
 static json_t *timings(const tarn__api_job *job)
 {
     const tarn__api_choice *c = &job->choices[0];
     double seconds = c->decode_ms / 1e3;
-    return json_pack("{s:f,s:f,s:f,s:f}", "wait_ms", c->wait_ms, "prompt_ms", c->prompt_ms, "decode_ms", c->decode_ms,
-                     "tokens_per_second", seconds > 0 && c->tokens > 1 ? (double)(c->tokens - 1) / seconds : 0.0);
+    return json_pack("{s:f,s:f,s:f,s:f,s:I,s:I}", "wait_ms", c->wait_ms, "prompt_ms", c->prompt_ms, "decode_ms",
+                     c->decode_ms, "tokens_per_second",
+                     seconds > 0 && c->tokens > 1 ? (double)(c->tokens - 1) / seconds : 0.0, "proposed_tokens",
+                     (json_int_t)c->proposed, "accepted_tokens", (json_int_t)c->accepted);
 }
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */

@@ -21,6 +21,8 @@ typedef struct tarn__api_options {
     int queue;         /* requests that may wait */
     int drain_seconds; /* for running requests, before another model is loaded */
     tarn_engine_options engine;
+    tarn_speculate speculate; /* of every request, as the next */
+    int64_t draft_tokens;
     /* Opens the model of a name, by its index, and its tokenizer, on the engine's thread; may change the options of the
      * engine. The API then owns both, also after a failure. False: `error` holds a sentence. */
     bool (*load)(int index, tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,

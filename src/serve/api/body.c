@@ -101,8 +101,11 @@ bool tarn__body_end(tarn__body *f)
         bool was_read = json_is_null(value);
         for (int i = 0; i < f->read_count && !was_read; i++)
             was_read = strcmp(f->read[i], name) == 0;
-        if (!was_read)
-            return tarn__api_refuse(f->error, 400, "unknown_parameter", name, "unknown field '%.60s'", name);
+        if (!was_read) {
+            const char *near = tarn_suggest(name, f->read, f->read_count);
+            return tarn__api_refuse(f->error, 400, "unknown_parameter", name, "unknown field '%.60s'%s%s%s", name,
+                                    near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        }
     }
     return true;
 }

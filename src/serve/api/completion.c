@@ -230,6 +230,7 @@ static bool add_choices(tarn__api *a, tarn__api_job *job, tarn__api_error *error
     for (int i = 0; i < job->choice_count; i++) {
         const tarn__api_prompt *prompt = &job->prompts[job->choices[i].prompt];
         tarn_generate_options options = job->options;
+        options.speculate = a->options.speculate, options.draft_tokens = a->options.draft_tokens;
         options.seed += (uint64_t)(i % job->n);
         /* prompts of one request differ in length, so the default limit does, too */
         if (job->has_default_limit && prompt->count + options.max_tokens > a->model.context)
@@ -317,6 +318,7 @@ static bool keep_output(tarn__api *a, tarn__api_choice *c, const tarn_engine_out
 {
     c->shared = o->shared;
     c->wait_ms = o->wait_ms, c->prompt_ms = o->prompt_ms, c->decode_ms = o->decode_ms;
+    c->proposed = o->proposed_tokens, c->accepted = o->accepted_tokens;
     c->finish_reason = o->finish_reason;
     c->has_ended = o->finish_reason != TARN_FINISH_NONE;
     /* with echo also EOS: clients that score a prompt leave one entry out for the new token, whatever it is */

@@ -105,8 +105,9 @@ struct tarn__api_choice {
     json_t *logprobs; /* array; NULL: not asked for */
     tarn__reasoning reasoning;
     int64_t tokens, shared, reasoning_tokens;
-    size_t offset; /* in the text, in characters, of the next token with log probabilities */
-    size_t sent;   /* bytes of the text, of a stream with tools */
+    int64_t proposed, accepted; /* tokens of speculative decoding */
+    size_t offset;              /* in the text, in characters, of the next token with log probabilities */
+    size_t sent;                /* bytes of the text, of a stream with tools */
     bool has_calls, has_echoed;
     tarn_finish_reason finish_reason;
     double wait_ms, prompt_ms, decode_ms;

@@ -125,13 +125,22 @@ static void put_metrics(FILE *out, const tarn__api *a, const tarn_engine_stats *
     put_metric(out, "shared_tokens_total", "counter", "Prompt tokens found in the KV cache.", s->shared_tokens);
     put_metric(out, "new_tokens_total", "counter", "Tokens sampled.", s->new_tokens);
     put_metric(out, "embedding_tokens_total", "counter", "Tokens of embeddings.", a->embedded);
+    put_metric(out, "proposed_tokens_total", "counter", "Tokens proposed by speculative decoding.", s->proposed_tokens);
+    put_metric(out, "accepted_tokens_total", "counter", "Proposed tokens that were sampled.", s->accepted_tokens);
     put_metric(out, "steps_total", "counter", "Steps of the engine.", s->steps);
     put_metric(out, "preemptions_total", "counter", "Sequences that gave up their pages.", s->preemptions);
     put_metric(out, "swap_pages_out_total", "counter", "Pages of preempted sequences moved to host memory.",
                s->swapped_out);
-    put_metric(out, "swap_pages_in_total", "counter", "Pages moved back from host memory.", s->swapped_in);
+    put_metric(out, "swap_pages_in_total", "counter", "Pages of preempted sequences moved back.", s->swapped_in);
     put_metric(out, "swap_pages", "gauge", "Pages that host memory can hold.", s->swap_pages);
-    put_metric(out, "swap_pages_free", "gauge", "Those of them that are free.", s->free_swap_pages);
+    put_metric(out, "swap_pages_free", "gauge", "Those of them that are free, those of past prefixes included.",
+               s->free_swap_pages);
+    put_metric(out, "prefix_pages_out_total", "counter", "Pages of past prefixes moved to host memory.",
+               s->prefixes_out);
+    put_metric(out, "prefix_pages_in_total", "counter", "Pages of past prefixes moved back.", s->prefixes_in);
+    put_metric(out, "prefix_pages_dropped_total", "counter", "Pages of past prefixes dropped from host memory.",
+               s->prefixes_dropped);
+    put_metric(out, "prefix_pages", "gauge", "Pages of past prefixes in host memory.", s->cached_swap_pages);
     put_metric(out, "model_loads_total", "counter", "Models loaded, the first one included.", a->loads);
     put_metric(out, "kv_pages", "gauge", "Pages of the KV cache.", s->pages);
     put_metric(out, "kv_pages_free", "gauge", "Free pages of the KV cache, those of past prefixes included.",
@@ -143,10 +152,15 @@ void tarn__api_add_counters(tarn_engine_stats *to, const tarn_engine_stats *from
     to->prompt_tokens += from->prompt_tokens;
     to->shared_tokens += from->shared_tokens;
     to->new_tokens += from->new_tokens;
+    to->proposed_tokens += from->proposed_tokens;
+    to->accepted_tokens += from->accepted_tokens;
     to->steps += from->steps;
     to->preemptions += from->preemptions;
     to->swapped_out += from->swapped_out;
     to->swapped_in += from->swapped_in;
+    to->prefixes_out += from->prefixes_out;
+    to->prefixes_in += from->prefixes_in;
+    to->prefixes_dropped += from->prefixes_dropped;
 }
 
 void tarn__api_answer_metrics(tarn__api *a, tarn__http_exchange *x)

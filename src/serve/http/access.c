@@ -1,4 +1,4 @@
-/* access.c: the Host and Origin headers of a request.
+/* access.c: the Host and Origin headers of a request, or the host of its target in place of the first.
  *
  * Both headers are written by the browser and cannot be set by a page's script, which is what makes them proof.
  * Programs other than browsers may send anything, and are kept out by API keys instead. A request without Host is
@@ -66,11 +66,11 @@ bool tarn__http_access_is_foreign(const tarn__http_access *a, const char *origin
 
 const char *tarn__http_access_refusal(const tarn__http_access *a, const tarn__http_request *request)
 {
-    const char *host = tarn__http_request_header(request, "Host"),
-               *origin = tarn__http_request_header(request, "Origin");
+    const char *host = tarn__http_request_host(request), *origin = tarn__http_request_header(request, "Origin");
     char name[256];
     if (host && (!read_host(host, name, sizeof(name)) || !(a->any_host || is_own(a, name))))
-        return "the Host header names another server";
+        return request->authority ? "the request's target names another server"
+                                  : "the Host header names another server";
     if (!origin || tarn__http_access_is_foreign(a, origin))
         return NULL;
     /* "http://localhost:8080" is of the server that Host names as "localhost:8080". The scheme is left out of it,

@@ -1,8 +1,9 @@
 /* access.h: whether a browser may be where a request comes from.
  *
  * A page of another site cannot read answers of this server, but it can send requests; and a name of its own that
- * resolves to this machine (DNS rebinding) makes it read them, too. So the Host header must name this server, and an
- * Origin header must be the same, or one that was allowed. */
+ * resolves to this machine (DNS rebinding) makes it read them, too. So the Host header, or the
+ * host of a target that is a URL, must name this server, and an Origin header must be the same, or one that was
+ * allowed. */
 #ifndef TARN__ACCESS_H
 #define TARN__ACCESS_H
 

@@ -73,7 +73,7 @@ static void close_exchange(tarn__http_exchange *x)
         return;
     x->is_open = false;
     x->server->open_count--;
-    tarn__http_server_answered(x->server);
+    tarn__http_server_check_end(x->server);
 }
 
 static void free_connection(tarn__http_exchange *x)
@@ -87,6 +87,7 @@ static void free_connection(tarn__http_exchange *x)
     event_free(x->timer);
     clear_request(x);
     free(x);
+    tarn__http_server_check_end(s);
 }
 
 /* The callback is taken out first and called last: it may free what the exchange belongs to, and must find it
@@ -119,17 +120,25 @@ static void linger(tarn__http_exchange *x)
     set_timer(x, LINGER_SECONDS);
 }
 
+static bool has_unsent(const tarn__http_exchange *x)
+{
+    return evbuffer_get_length(bufferevent_get_output(x->socket)) > 0;
+}
+
 /* The output buffer has run empty. */
 static void on_written(struct bufferevent *socket, void *ctx)
 {
     tarn__http_exchange *x = ctx;
     (void)socket;
+    tarn__http_server_check_end(x->server);
     if (x->is_closing && !x->is_open && !x->is_lingering) {
         linger(x);
     } else if (x->is_paused) {
         x->is_paused = false;
         set_timer(x, x->server->options.idle_seconds);
         serve_requests(x); /* may free it */
+    } else if (!x->is_open && !x->is_closing && !x->request.head_size) {
+        set_timer(x, x->server->options.idle_seconds); /* it idles from here on */
     }
 }
 
@@ -175,12 +184,14 @@ static void write_head(tarn__http_exchange *x, int status, const char *type, lon
 /* The answer is whole: the next request, or the end of the connection. */
 static void finish(tarn__http_exchange *x)
 {
+    x->is_closing = x->is_closing || x->server->is_stopping; /* a stream may have begun before the stop */
     close_exchange(x);
     clear_request(x);
     if (x->is_closing) {
-        /* on_written() goes on when all is sent */
         bufferevent_disable(x->socket, EV_READ);
         set_timer(x, 0);
+        if (!has_unsent(x))
+            linger(x); /* else on_written() does */
     } else {
         set_timer(x, x->server->options.idle_seconds);
         if (!x->is_handling)
@@ -373,20 +384,24 @@ static void on_readable(struct bufferevent *socket, void *ctx)
 static void on_event(struct bufferevent *socket, short what, void *ctx)
 {
     tarn__http_exchange *x = ctx;
-    bool is_answered = !x->is_open && !x->is_lingering && evbuffer_get_length(bufferevent_get_output(socket)) > 0;
+    (void)socket;
+    bool is_answered = !x->is_open && !x->is_lingering && has_unsent(x);
     if ((what & BEV_EVENT_EOF) && (what & BEV_EVENT_READING) && is_answered)
         x->is_closing = true;
     else
         tarn__http_connection_drop(x);
 }
 
-/* Status 408 where a part of a request has come; a connection between two requests just ends. */
+/* Status 408 where a part of a request has come; a connection between two requests just ends, unless its client still
+ * reads the last answer: a write that stalls has its own time. */
 static void on_timer(evutil_socket_t socket, short what, void *ctx)
 {
     tarn__http_exchange *x = ctx;
     (void)socket, (void)what;
     if (!x->is_lingering && x->request.head_size)
         answer_refusal(x, 408, "the request did not come in time");
+    else if (!x->is_lingering && has_unsent(x))
+        set_timer(x, x->server->options.idle_seconds);
     else
         tarn__http_connection_drop(x);
 }

@@ -45,7 +45,7 @@ struct tarn__http_server {
     tarn__http_exchange *connections;
     int connection_count, open_count, port;
     size_t body_bytes; /* held by all connections */
-    struct event *wake, *stop_timer, *signals[2];
+    struct event *wake, *stop_timer, *end_timer, *signals[2];
     tarn__http_repeated *repeats; /* owned */
     bool is_stopping;
     int stop_seconds, pipe[2];
@@ -59,7 +59,8 @@ void tarn__http_connection_open(tarn__http_server *server, evutil_socket_t socke
 /* Ends a connection now; a kept exchange is told. */
 void tarn__http_connection_drop(tarn__http_exchange *exchange);
 
-/* An exchange was answered: a server that stops may be done. Counted by open_count, those that a handler has. */
-void tarn__http_server_answered(tarn__http_server *server);
+/* To be called when an exchange was answered, its answer sent, or a connection has ended: a server that stops may be
+ * done. Exchanges that a handler has are counted by open_count. */
+void tarn__http_server_check_end(tarn__http_server *server);
 
 #endif

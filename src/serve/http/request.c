@@ -4,8 +4,8 @@
  * stays with the caller. The head is collected whole and then cut into strings in place; a body by length or in chunks
  * is appended as it comes, so that a large Content-Length alone reserves nothing.
  *
- * Statuses: 400 malformed, 413 body too large, 417 unknown expectation, 431 head too large, 501 unknown coding, 503
- * no memory, 505 not HTTP/1. */
+ * Statuses: 400 malformed, 413 body too large, 417 unknown expectation, 421 another scheme than http, 431 head too
+ * large, 501 unknown coding, 503 no memory, 505 not HTTP/1. */
 #include "serve/http/request.h"
 
 #include <stdint.h>
@@ -70,8 +70,50 @@ static char *end_line(char *line, char *end)
     return NULL;
 }
 
-/* "GET /a?b=1 HTTP/1.1": method "GET", path "/a", query "b=1", minor 1. The target is a path, or "*" of OPTIONS; the
- * form with a whole URL is that of requests to proxies. False without a refusal: malformed. */
+/* A character of a host and port: neither of a path nor the '@' after a user's name, which RFC 9110 (4.2.4) has
+ * refused. */
+static bool is_authority(char c)
+{
+    return is_digit(c) || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c && strchr("-._~%!$&'()*+,;=:[]", c));
+}
+
+/* A target with a whole URL, as to proxies, which every server has to take (RFC 9112, 3.2.2):
+ * "http://localhost:80/a" has authority "localhost:80", moved by a character for its end, and path "/a". Returns the
+ * path; NULL with or without a refusal. */
+static char *read_absolute(tarn__http_request *r, char *target)
+{
+    static const char scheme[] = "http://";
+    size_t length = strlen(scheme), letters = strcspn(target, ":");
+    if (strncasecmp(target, scheme, length) != 0) {
+        if (letters > 0 && strncmp(target + letters, "://", 3) == 0)
+            refuse(r, 421, "the only scheme here is http");
+        return NULL;
+    }
+    char *begin = target + length, *end = begin;
+    while (is_authority(*end))
+        end++;
+    if (end == begin || (*end && *end != '/' && *end != '?'))
+        return NULL;
+    memmove(begin - 1, begin, (size_t)(end - begin));
+    end[-1] = 0;
+    r->authority = begin - 1;
+    return end;
+}
+
+/* Splits a target, which is terminated: a path, a URL, or "*" of OPTIONS. False without a refusal: malformed. */
+static bool read_target(tarn__http_request *r, char *target)
+{
+    bool is_options = strcmp(r->method, "OPTIONS") == 0;
+    if (*target != '/' && !(is_options && strcmp(target, "*") == 0) && !(target = read_absolute(r, target)))
+        return false;
+    size_t length = strcspn(target, "?");
+    r->query = target[length] ? target + length + 1 : target + length;
+    target[length] = 0;
+    r->path = length ? target : "/"; /* "http://localhost?a" */
+    return true;
+}
+
+/* "GET /a?b=1 HTTP/1.1": method "GET", path "/a", query "b=1", minor 1. False without a refusal: malformed. */
 static bool read_request_line(tarn__http_request *r, char *line)
 {
     char *c = line;
@@ -84,14 +126,11 @@ static bool read_request_line(tarn__http_request *r, char *line)
     char *target = c;
     while (is_visible(*c) && *c != '#')
         c++;
-    if (*c != ' ' || (*target != '/' && !(c == target + 1 && *target == '*')))
+    if (*c != ' ')
         return false;
     *c++ = 0;
-    r->path = target;
-    char *question = strchr(target, '?');
-    if (question)
-        *question = 0;
-    r->query = question ? question + 1 : c - 1; /* the 0 behind the target */
+    if (!read_target(r, target))
+        return false;
     if (strncmp(c, "HTTP/", 5) != 0 || !is_digit(c[5]) || c[6] != '.' || !is_digit(c[7]) || c[8])
         return false;
     if (c[5] != '1') {
@@ -404,6 +443,11 @@ size_t tarn__http_request_feed(tarn__http_request *r, const char *bytes, size_t 
     if (r->state == TARN__HTTP_BODY && !r->remaining)
         r->state = TARN__HTTP_COMPLETE;
     return used;
+}
+
+const char *tarn__http_request_host(const tarn__http_request *r)
+{
+    return r->authority ? r->authority : tarn__http_request_header(r, "Host");
 }
 
 const char *tarn__http_request_header(const tarn__http_request *r, const char *name)

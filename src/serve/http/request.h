@@ -37,6 +37,7 @@ typedef struct tarn__http_request {
     const char *reason; /* a literal */
 
     const char *method, *path, *query; /* of the target, not decoded; the query without '?', "" where there is none */
+    const char *authority;             /* of a target that is a URL, "localhost:8080"; else NULL */
     int minor;                         /* HTTP/1.minor */
     tarn__http_header header[TARN__HTTP_HEADERS_MAX];
     int header_count;
@@ -60,6 +61,10 @@ typedef struct tarn__http_request {
 /* Reads bytes up to the end of the request and returns how many. Call it until `state` says complete or refused. */
 size_t tarn__http_request_feed(tarn__http_request *request, const char *bytes, size_t count,
                                const tarn__http_limits *limits);
+
+/* The host, perhaps with a port, that a request is for: that of a target with one, in place of any Host header (RFC
+ * 9112, 3.2.2). NULL: there is none. */
+const char *tarn__http_request_host(const tarn__http_request *request);
 
 /* The value of a header, by its name in any case; NULL: there is none. The first of several. */
 const char *tarn__http_request_header(const tarn__http_request *request, const char *name);

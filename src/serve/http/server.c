@@ -4,8 +4,8 @@
  * that posts more cannot keep the loop from its sockets.
  *
  * A stop has three steps: no new connections; connections between two requests are dropped, the others may finish;
- * then the loop ends, after the last answer or when time is up. tarn__http_server_free() drops what is left, which
- * tells the owners of kept exchanges. */
+ * then the loop ends, after the last answer has been sent, to slow readers too, or when time is up.
+ * tarn__http_server_free() drops what is left, which tells the owners of kept exchanges. */
 #include "serve/http/server.h"
 
 #include <arpa/inet.h>
@@ -268,12 +268,36 @@ void tarn__http_server_run(tarn__http_server *s)
             event_del(s->signals[i]);
 }
 
-void tarn__http_server_answered(tarn__http_server *s)
+/* True if nothing is left to answer or to send. */
+static bool is_idle(const tarn__http_server *s)
 {
-    if (!s->is_stopping || s->open_count > 0)
+    if (s->open_count > 0)
+        return false;
+    for (const tarn__http_exchange *x = s->connections; x; x = x->next)
+        if (evbuffer_get_length(bufferevent_get_output(x->socket)) > 0)
+            return false;
+    return true;
+}
+
+/* The connections that are left wait for their clients to close, or have sent a part of a request: they get a
+ * moment. */
+void tarn__http_server_check_end(tarn__http_server *s)
+{
+    struct timeval moment = {1, 0};
+    if (!s->end_timer || !is_idle(s))
         return;
-    struct timeval moment = {1, 0}; /* for what is answered to go out */
-    event_base_loopexit(s->base, s->connection_count ? &moment : NULL);
+    if (s->connection_count == 0)
+        event_base_loopexit(s->base, NULL);
+    else if (!evtimer_pending(s->end_timer, NULL))
+        evtimer_add(s->end_timer, &moment);
+}
+
+static void on_end_timer(evutil_socket_t socket, short what, void *ctx)
+{
+    tarn__http_server *s = ctx;
+    (void)socket, (void)what;
+    if (is_idle(s))
+        event_base_loopbreak(s->base);
 }
 
 static void on_stop_timer(evutil_socket_t socket, short what, void *ctx)
@@ -304,7 +328,10 @@ void tarn__http_server_stop(tarn__http_server *s, int seconds)
             bufferevent_disable(x->socket, EV_READ);
         }
     }
-    tarn__http_server_answered(s);
+    s->end_timer = evtimer_new(s->base, on_end_timer, s); /* from here on the end is looked for */
+    if (!s->end_timer)
+        event_base_loopbreak(s->base);
+    tarn__http_server_check_end(s);
 }
 
 /* Runs in the loop like any event, not in a signal handler, so it may do anything. */
@@ -334,6 +361,9 @@ void tarn__http_server_free(tarn__http_server *s)
 {
     if (!s)
         return;
+    if (s->end_timer) /* the end has come */
+        event_free(s->end_timer);
+    s->end_timer = NULL;
     while (s->connections)
         tarn__http_connection_drop(s->connections);
     if (s->wake)

@@ -52,7 +52,8 @@ int tarn__http_server_port(const tarn__http_server *server);
 /* Runs the event loop until tarn__http_server_stop(). */
 void tarn__http_server_run(tarn__http_server *server);
 
-/* Stops listening; the loop ends once the open exchanges are answered, or after `seconds`. From the loop's thread. */
+/* Stops listening; the loop ends once the open exchanges are answered and all of it is sent, or after `seconds`. From
+ * the loop's thread. */
 void tarn__http_server_stop(tarn__http_server *server, int seconds);
 
 /* Stops as above on SIGINT and SIGTERM; at once on the second signal. Once the loop has ended they end the process. */
