@@ -30,7 +30,8 @@ _tarn()
         ;;
     --model)
         local models="mlp lenet resnet20 resnet18 resnet34 resnet50 gpt2 gpt2-124m gpt2-350m gpt2-774m gpt2-1.5b"
-        models+=" llama mistral qwen2 qwen3 llama-1b llama-3b smollm-135m"
+        models+=" llama llama-1b llama-3b smollm-135m mistral qwen2 qwen3 phi3 phi-3-mini smollm3 granite olmo2"
+        models+=" starcoder2 gpt_neox stablelm gemma gemma2 gemma-2-2b gemma3_text"
         mapfile -t COMPREPLY < <(compgen -W "$models" -- "$current")
         return
         ;;
@@ -43,7 +44,8 @@ _tarn()
         return
         ;;
     --data)
-        mapfile -t COMPREPLY < <(compgen -W "digits mnist: cifar10: idx: csv: npy: text: shards: chats:" -- "$current")
+        local data="digits images: mnist: cifar10: idx: csv: npy: text: shards: chats:"
+        mapfile -t COMPREPLY < <(compgen -W "$data" -- "$current")
         return
         ;;
     --quantize)
@@ -60,6 +62,26 @@ _tarn()
         ;;
     --capture)
         mapfile -t COMPREPLY < <(compgen -W "auto on off" -- "$current")
+        return
+        ;;
+    --zero)
+        mapfile -t COMPREPLY < <(compgen -W "off 1" -- "$current")
+        return
+        ;;
+    --task)
+        mapfile -t COMPREPLY < <(compgen -W "auto classify regress" -- "$current")
+        return
+        ;;
+    --delimiter)
+        mapfile -t COMPREPLY < <(compgen -W "auto comma semicolon tab" -- "$current")
+        return
+        ;;
+    --decimal)
+        mapfile -t COMPREPLY < <(compgen -W "auto point comma" -- "$current")
+        return
+        ;;
+    --header)
+        mapfile -t COMPREPLY < <(compgen -W "auto yes no" -- "$current")
         return
         ;;
     --precision)
@@ -106,11 +128,11 @@ _tarn()
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --ema | --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
     --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
-    --ranks | --virtual-ranks | --rank-timeout) return ;;
+    --ranks | --gpus | --virtual-ranks | --rank-timeout) return ;;
     --add-tokens | --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
     --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
     --min-p | --repeat-penalty | --repeat-last-n | --frequency-penalty | --presence-penalty | --draft-tokens) return ;;
-    --revision | --include) return ;;
+    --revision | --include | --target | --drop) return ;;
     --stop | --n | --top-logprobs | --gpu-layers | --prefill-chunk | --system | --prompt) return ;;
     --text | --train | --val-fraction | --shard-tokens | --field | --separator) return ;;
     esac
@@ -135,7 +157,9 @@ _tarn()
         options+=" --profile-steps"
         options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --lora-modules-to-save --quantize --merge"
         options+=" --template --add-tokens"
-        options+=" --val --val-fraction --ignore-memory --ranks --virtual-ranks --rank-timeout"
+        options+=" --val --val-fraction --ignore-memory --ranks --gpus --virtual-ranks"
+        options+=" --rank-timeout --zero --sync-batchnorm"
+        options+=" --target --drop --task --delimiter --decimal --header"
         ;;
     eval)
         options+=" --confusion --mistakes"
@@ -145,11 +169,11 @@ _tarn()
     board) options+=" --port" ;;
     serve)
         options+=" --host --port --api-key-file --origin --alias --lora --context --sequences --kv-memory"
-        options+=" --swap-memory --kv-type --queue --drain --prefill-chunk"
+        options+=" --swap-memory --kv-type --queue --drain --prefill-chunk --speculate --draft-tokens"
         options+=" --threads --device --dtype --adapter --checkpoint --template"
         ;;
     pull) options+=" --json --quiet --revision --include" ;;
-    predict) options+=" --json --threads --device --top --checkpoint" ;;
+    predict) options+=" --json --threads --device --top --checkpoint --output" ;;
     generate)
         options+=" --json --threads --device --dtype --ids --max-tokens --temperature --top-k --top-p --min-p"
         options+=" --repeat-penalty --repeat-last-n --frequency-penalty --presence-penalty --seed"
@@ -179,19 +203,20 @@ _tarn()
         matmul) options+=" --sizes --runs --dtype" ;;
         ops) options+=" --sizes --runs --dtypes --only" ;;
         weights) options+=" --runs --only" ;;
+        comm) options=" --sizes --runs --ranks --gpus --json --threads --help" ;;
         train)
             options+=" --model --batch --micro-batch --steps --warmup --mlp-sizes --optimizer --clip-norm"
             options+=" --layers --heads --kv-heads --hidden-size --ffn-size --context --vocab-size"
             options+=" --dropout --precision --recompute --capture --workers --seed --lora --lora-alpha"
-            options+=" --lora-dropout --lora-targets --lora-modules-to-save"
+            options+=" --lora-dropout --lora-targets --lora-modules-to-save --ema"
             ;;
         decode) options+=" --model --dtype --prompt --tokens --n --kv-type --gpu-layers --prefill-chunk --runs" ;;
         serve)
             options+=" --clients --rate --requests --seconds --prompt-tokens --new-tokens --seed --api-key-file"
             options+=" --dtype --adapter --checkpoint --kv-type --context --sequences --kv-memory --swap-memory"
-            options+=" --prefill-chunk --queue"
+            options+=" --prefill-chunk --queue --speculate --draft-tokens"
             ;;
-        *) options="matmul ops weights decode serve train --help" ;;
+        *) options="matmul ops weights decode serve train comm --help" ;;
         esac
         ;;
     help) options=$commands ;;

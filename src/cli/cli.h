@@ -19,6 +19,7 @@
 /* Each runs with its options and returns the exit status. */
 int tarn__info(const tarn__options *options);
 int tarn__ops(const tarn__options *options);
+int tarn__bench_comm(const tarn__options *options);
 int tarn__bench_matmul(const tarn__options *options);
 int tarn__bench_ops(const tarn__options *options);
 int tarn__bench_decode(const tarn__options *options);
@@ -76,6 +77,10 @@ int tarn__columns(void);
 
 /* Prints lines of text, on a terminal wrapped at spaces to its width; continuation lines are indented by `indent`. */
 void tarn__print_wrapped(const char *text, int indent);
+
+/* Prints an option of --help in two columns: `left` with its value, then its help, `bounds` (may be "") and, in
+ * brackets, its default; a help that ends with a default in brackets has its bounds before that. */
+void tarn__print_option(const char *left, const char *help, const char *bounds, const char *default_value);
 
 /* True when standard output is a terminal that can redraw a line. */
 bool tarn__on_terminal(void);

@@ -4,6 +4,7 @@
  * It must work on a broken installation: a device that cannot be opened is listed with its error, and the exit status
  * stays 0. */
 #include <string.h>
+#include <tarn/parallel.h>
 
 #include "cli/blas.h"
 #include "cli/cli.h"
@@ -34,6 +35,43 @@ static void print_unusable_json(tarn__json *json, const char *backend, int index
     tarn__json_open(json, NULL, '{');
     tarn__json_string(json, "name", name);
     tarn__json_string(json, "unusable", tarn__user_error("info", why, sizeof(why)));
+    tarn__json_close(json, '}');
+}
+
+/* Calls `print` for each pair of devices of a backend whose link is known. */
+static void each_link(void (*print)(void *ctx, const char *a, const char *b, const char *link), void *ctx)
+{
+    const char *backend;
+    char link[64], first[TARN__MESSAGE_MAX], second[32];
+    for (int n = 0; (backend = tarn_backend_name(n)) != NULL; n++)
+        for (int b = 1, count = tarn_device_count(backend); b < count; b++)
+            for (int a = 0; a < b; a++) {
+                snprintf(first, sizeof(first), "%s:%d", backend, a);
+                snprintf(second, sizeof(second), "%s:%d", backend, b);
+                tarn_device one = tarn_device_parse(first), other = tarn_device_parse(second);
+                if (!tarn_device_link(one, other, link, sizeof(link)))
+                    tarn__user_error("info", first, sizeof(first)); /* the device's own line has the reason */
+                else if (link[0])
+                    print(ctx, first, second, link);
+            }
+}
+
+static void print_link(void *ctx, const char *a, const char *b, const char *link)
+{
+    bool *has_printed = ctx;
+    if (!*has_printed)
+        tarn__heading("links");
+    *has_printed = true;
+    printf("  %-8s %-8s %s\n", a, b, link);
+}
+
+static void print_link_json(void *ctx, const char *a, const char *b, const char *link)
+{
+    tarn__json *json = ctx;
+    tarn__json_open(json, NULL, '{');
+    tarn__json_string(json, "from", a);
+    tarn__json_string(json, "to", b);
+    tarn__json_string(json, "link", link);
     tarn__json_close(json, '}');
 }
 
@@ -79,6 +117,9 @@ static int print_json(void)
             tarn__json_int(&json, "memory_free", info.memory_free);
             tarn__json_close(&json, '}');
         }
+    tarn__json_close(&json, ']');
+    tarn__json_open(&json, "links", '[');
+    each_link(print_link_json, &json);
     tarn__json_close(&json, ']');
     tarn__json_string(&json, "auto", tarn_device_name(tarn_device_auto(), name, sizeof(name)));
     tarn__json_open(&json, "missing", '{');
@@ -147,6 +188,8 @@ static int print_text(void)
            offers_cpu
                ? "; never a CPU through another backend, since the CPU's own kernels are faster: name it to use it"
                : "");
+    bool has_links = false;
+    each_link(print_link, &has_links);
     return TARN__DONE;
 }
 

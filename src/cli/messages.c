@@ -17,6 +17,7 @@
 /* Fields of C structs whose flag has another name. */
 static const char *const renamed[][2] = {{"batch", "n"},
                                          {"sequences", "n"},
+                                         {"prompt_tokens", "prefill-chunk"},
                                          {"device_layers", "gpu-layers"},
                                          {"draft", "draft-model"},
                                          {"stop_strings", "stop"},

@@ -58,8 +58,8 @@ static void print_missing(void)
     for (int b = 1; (backend = tarn_backend_name(b)) != NULL; b++) {
         const char *why = tarn_backend_missing(backend);
         if (why[0])
-            printf("%s: %s: %s\n", backend,
-                   is_built(backend) ? "built, but no device can be used" : "not built or not found", why);
+            printf("%s: %s: %s\n", backend, is_built(backend) ? "built, but no device can be used" : "not available",
+                   why);
     }
 }
 

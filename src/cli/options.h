@@ -27,6 +27,7 @@ typedef enum tarn__command {
     TARN__BOARD = 1 << 12,
     TARN__SERVE = 1 << 13,
     TARN__PULL = 1 << 15,
+    TARN__BENCH_COMM = 1 << 16,
     TARN__BENCH_SERVE = 1 << 14,
     TARN__BENCH_WEIGHTS = 1 << 20,
     TARN__BENCH_DECODE = 1 << 21,
@@ -100,7 +101,7 @@ typedef struct tarn__options {
     int64_t profile_steps, top, mistakes;
     bool confusion;
     const char *output;
-    int64_t ranks; /* processes that `tarn train` starts; 0: none */
+    int64_t ranks, gpus; /* processes that `tarn train` starts; 0: none */
 
     /* generate and chat */
     const char *ids, *prompt_file, *kv_type, *system, *on_full, *speculate, *draft_model;

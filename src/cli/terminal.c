@@ -46,18 +46,20 @@ int tarn__columns(void)
     return count < TARN__MAX_COLUMNS ? count : TARN__MAX_COLUMNS;
 }
 
-/* Bytes of a line that fit into `width` columns: up to the last space after the indent, if there is one. Wide
- * characters count as one column. */
+/* Bytes of a line that fit into `width` columns: up to the last space after the indent, else to the last '|' of a list
+ * of values, if there is one. Wide characters count as one column. */
 static size_t fitting(const char *line, size_t length, int width, int indent)
 {
     int columns = 0;
-    size_t last = 0;
+    size_t last = 0, last_bar = 0;
     for (size_t i = 0; i < length; i++) {
         columns += ((unsigned char)line[i] & 0xC0) != 0x80; /* UTF-8: one column per code point */
         if (columns > width)
-            return last ? last : i;
+            return last ? last : last_bar ? last_bar : i;
         if (line[i] == ' ' && columns > indent + 1)
             last = i;
+        if (line[i] == '|' && columns > indent + 1)
+            last_bar = i + 1;
     }
     return length;
 }
@@ -87,6 +89,24 @@ void tarn__print_wrapped(const char *text, int indent)
         end = text + strcspn(text, "\n");
         print_line(text, (size_t)(end - text), width, indent);
     }
+}
+
+void tarn__print_option(const char *left, const char *help, const char *bounds, const char *default_value)
+{
+    enum { COLUMN = 25, LEFT = COLUMN - 4 }; /* of the help; widest left side next to it */
+    char line[1536];
+    const char *own = strrchr(help, '['); /* the default that the help ends with */
+    bool ends_so = own && own > help && own[-1] == ' ' && help[strlen(help) - 1] == ']';
+    int text = (int)(ends_so ? own - 1 - help : (ptrdiff_t)strlen(help));
+    bool is_apart = strlen(left) > LEFT;
+    if (is_apart) {
+        snprintf(line, sizeof(line), "  %s\n", left);
+        tarn__print_wrapped(line, COLUMN);
+    }
+    snprintf(line, sizeof(line), "%s%-*s %.*s%s%s%s%s%s\n", is_apart ? "" : "  ", is_apart ? COLUMN - 1 : LEFT + 1,
+             is_apart ? "" : left, text, help, bounds, help + text, default_value[0] ? " [" : "", default_value,
+             default_value[0] ? "]" : "");
+    tarn__print_wrapped(line, COLUMN);
 }
 
 /* "95 s", and from two minutes on "0:02:00". */

@@ -102,20 +102,26 @@ int tarn__train_options_file(const char *path, tarn__options *options)
     return status;
 }
 
+/* A bound: "0.9999999", "9007199254740991". */
+static const char *number_text(double value, char text[32])
+{
+    snprintf(text, 32, value == (double)(int64_t)value ? "%.0f" : "%.15g", value);
+    return text;
+}
+
 void tarn__train_options_help(tarn__command command)
 {
     tarn_option option;
     for (int i = 0; i < tarn_train_option_count() && tarn_train_option(i, &option); i++) {
-        char flag[32], left[512], bounds[64] = "";
+        char flag[32], left[512], low[32], high[32], bounds[96] = "";
+        bool has_default = option.default_value[0] && option.type != TARN_OPTION_FLAG;
         if (!has(command, &option))
             continue;
         snprintf(left, sizeof(left), "--%s%s%s", flag_of(option.name, flag, sizeof(flag)), option.value ? " " : "",
                  option.value ? option.value : "");
         if (option.type != TARN_OPTION_STRING && option.type != TARN_OPTION_WORD && option.type != TARN_OPTION_FLAG)
-            snprintf(bounds, sizeof(bounds), ", from %.16g to %.16g", option.low, option.high);
-        printf("  %-22s%s %s%s", left, strlen(left) > 22 ? "\n                        " : "", option.help, bounds);
-        if (option.default_value[0] && option.type != TARN_OPTION_FLAG)
-            printf(" [%s]", option.default_value);
-        printf("\n");
+            snprintf(bounds, sizeof(bounds), ", from %s to %s", number_text(option.low, low),
+                     number_text(option.high, high));
+        tarn__print_option(left, option.help, bounds, has_default ? option.default_value : "");
     }
 }

@@ -216,20 +216,41 @@ static void ops_lists_every_operation(void **state)
     }
 }
 
-/* The mirror backend instead of CUDA: listed without a device, and with a device it cannot run on. */
+/* The mirror backend instead of CUDA, in a search path of its own; false without TARN_COMMAND. */
+static char fake_folder[32], fake_file[64], path_before[512], names_before[128];
+
+static bool fake_cuda(void)
+{
+    const char *path = getenv("TARN_BACKEND_PATH"), *names = getenv("TARN_BACKENDS");
+    char from[600];
+    if (!path || !getenv("TARN_COMMAND"))
+        return false;
+    snprintf(path_before, sizeof(path_before), "%s", path);
+    snprintf(names_before, sizeof(names_before), "%s", names ? names : "");
+    snprintf(fake_folder, sizeof(fake_folder), "/tmp/tarn-test-XXXXXX");
+    assert_non_null(mkdtemp(fake_folder));
+    snprintf(from, sizeof(from), "%.*s/libtarn-mirror.so", (int)strcspn(path_before, ":"), path_before);
+    snprintf(fake_file, sizeof(fake_file), "%s/libtarn-cuda.so", fake_folder);
+    assert_int_equal(symlink(from, fake_file), 0);
+    setenv("TARN_BACKEND_PATH", fake_folder, 1);
+    setenv("TARN_BACKENDS", "cuda", 1);
+    return true;
+}
+
+static void remove_fake_cuda(void)
+{
+    setenv("TARN_BACKENDS", names_before, 1);
+    setenv("TARN_BACKEND_PATH", path_before, 1);
+    remove(fake_file);
+    rmdir(fake_folder);
+}
+
+/* Listed without a device, and with a device it cannot run on. */
 static void a_backend_without_a_usable_device_is_listed_with_the_reason(void **state)
 {
     (void)state;
-    const char *old = getenv("TARN_BACKEND_PATH");
-    char folder[] = "/tmp/tarn-test-XXXXXX", from[512], path[128], before[512];
-    if (!old || !getenv("TARN_COMMAND"))
+    if (!fake_cuda())
         skip();
-    snprintf(before, sizeof(before), "%s", old);
-    assert_non_null(mkdtemp(folder));
-    snprintf(from, sizeof(from), "%.*s/libtarn-mirror.so", (int)strcspn(before, ":"), before);
-    snprintf(path, sizeof(path), "%s/libtarn-cuda.so", folder);
-    assert_int_equal(symlink(from, path), 0);
-    setenv("TARN_BACKEND_PATH", folder, 1);
     setenv("TARN_MIRROR_DEVICELESS", "no GPU is plugged in", 1);
     expect_command("ops --json", 0,
                    "{\"name\": \"softmax\", \"differentiable\": true, \"cpu\": true, \"cuda\": true, ");
@@ -247,9 +268,26 @@ static void a_backend_without_a_usable_device_is_listed_with_the_reason(void **s
                    "--device: cuda:0 cannot be used: it is of another kind");
     unsetenv("TARN_MIRROR_UNUSABLE");
     unsetenv("TARN_MIRROR_GPU");
-    setenv("TARN_BACKEND_PATH", before, 1);
-    remove(path);
-    rmdir(folder);
+    remove_fake_cuda();
+}
+
+/* TARN_BACKENDS keeps `auto` from a GPU. */
+static void a_hidden_backend_is_not_used(void **state)
+{
+    (void)state;
+    if (!fake_cuda())
+        skip();
+    setenv("TARN_MIRROR_GPU", "1", 1);
+    expect_command("info", 0, "  auto     takes cuda:0");
+    setenv("TARN_BACKENDS", "cpu,mirror", 1);
+    expect_command("info", 0, "  cuda     not here: hidden, since TARN_BACKENDS is 'cpu,mirror'\n");
+    assert_non_null(strstr(command_output, "  auto     takes cpu"));
+    expect_command("ops", 0, "cuda: not available: hidden, since");
+    expect_command("bench matmul --sizes 8 --device cuda 2>&1", 1,
+                   "--device: 'cuda' is not available: hidden, since TARN_BACKENDS is 'cpu,mirror'");
+    expect_command("train --data digits --dry-run 2>&1", 0, "chosen by auto (cuda, opencl missing)");
+    unsetenv("TARN_MIRROR_GPU");
+    remove_fake_cuda();
 }
 
 static void bench_matmul_measures(void **state)
@@ -356,6 +394,7 @@ int main(void)
         cmocka_unit_test(ops_lists_every_operation),
         cmocka_unit_test(ops_lists_the_variants_of_every_kernel),
         cmocka_unit_test(a_backend_without_a_usable_device_is_listed_with_the_reason),
+        cmocka_unit_test(a_hidden_backend_is_not_used),
         cmocka_unit_test(bench_matmul_measures),
         cmocka_unit_test(bench_ops_measures),
         cmocka_unit_test(bench_ops_counts_the_bytes_of_gradients_in_their_operand_s_dtype),

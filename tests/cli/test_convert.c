@@ -118,6 +118,7 @@ static void weights_are_packed(void **state)
     expect_with(1, "is a device or pipe, not a file", "quantize %s %s --type q4_k --force --imatrix /dev/null 2>&1",
                 from, to);
     expect_with(2, "must be one of Q2_K Q3_K_S", "quantize %s %s --type q7_k 2>&1", from, to);
+    expect_with(2, "did you mean 'Q4_K_M'?", "quantize %s %s --type Q4_K 2>&1", from, to);
     expect_with(2, "--type is missing", "quantize %s %s 2>&1", from, to);
     expect_with(2, "the output path is missing", "quantize %s 2>&1", from, "");
     expect_with(1, "tensor 'output.weight', element 0 is nan", "quantize %s %s --type q8_0 --force 2>&1",

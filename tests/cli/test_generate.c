@@ -335,20 +335,45 @@ static void json_says_how_likely_tokens_were(void **state)
     remove(scratch("model/tokenizer.json"));
 }
 
-/* Each sequence equals the one generated alone with its seed. */
+/* Each of two sequences equals the one generated alone with its seed. */
+static void expect_both(const char *how)
+{
+    char more[512], first[1024], second[1024], both[4096];
+    for (int i = 0; i < 2; i++) {
+        snprintf(more, sizeof(more), "%s --seed %d --device cpu 2>/dev/null", how, 7 + i);
+        assert_int_equal(run_command(with(more)), 0);
+        snprintf(i == 0 ? first : second, sizeof(first), "%.1000s", command_output);
+    }
+    snprintf(both, sizeof(both), "--- 1 of 2 ---\n%s--- 2 of 2 ---\n%s", first, second);
+    snprintf(more, sizeof(more), "%s --seed 7 --n 2 --device cpu 2>/dev/null", how);
+    assert_int_equal(run_command(with(more)), 0);
+    assert_string_equal(command_output, both);
+}
+
+/* With each option that several sequences have in their own way; the last ones fill the context, and slide. */
 static void several_texts_are_written_at_once(void **state)
 {
     (void)state;
-    char first[512], second[512], both[2048];
-    write_model(false);
-    assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 8 --seed 7 --device cpu")), 0);
-    snprintf(first, sizeof(first), "%.500s", command_output);
-    assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 8 --seed 8 --device cpu")), 0);
-    snprintf(second, sizeof(second), "%.500s", command_output);
-    snprintf(both, sizeof(both), "--- 1 of 2 ---\n%s--- 2 of 2 ---\n%s", first, second);
-    assert_int_equal(run_command(with("--ids 1,2,3 --max-tokens 8 --seed 7 --n 2 --device cpu")), 0);
-    assert_string_equal(command_output, both);
-    assert_int_equal(command_objects(with("--ids 1,2,3 --max-tokens 8 --seed 7 --n 3 --json")), 3);
+    static const char *const ways[] = {"",
+                                       "--echo --temperature 0",
+                                       "--kv-type q8_0 --prefill-chunk 2 --top-k 0",
+                                       "--dtype f64",
+                                       "--dtype bf16",
+                                       "--repeat-penalty 1.5 --repeat-last-n 4 --frequency-penalty 1",
+                                       "--max-tokens 37",
+                                       "--max-tokens 0 --no-slide",
+                                       "--max-tokens 60",
+                                       "--context 8 --max-tokens 30"};
+    write_model(true);
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        char how[256];
+        snprintf(how, sizeof(how), "--ids 1,2,3 %s%s", strstr(ways[i], "--max") ? "" : "--max-tokens 8 ", ways[i]);
+        expect_both(how);
+    }
+    assert_int_equal(command_objects(with("--ids 1,2,3 --max-tokens 8 --seed 7 --n 3 --json --top-logprobs 2")), 3);
+    assert_contains(command_output, "\"logprob\": -");
+    assert_contains(command_output, "\"cached_tokens\": 0");
+    expect_command(with("--ids 1,50 --n 2 2>&1"), 2, "token 1 of the prompt is 50");
 }
 
 /* A model that would write something else follows the grammar. */
@@ -369,6 +394,7 @@ static void texts_follow_a_grammar(void **state)
     snprintf(command, sizeof(command), "x --json-schema %s --temperature 0 --max-tokens 3 --json", scratch("s.json"));
     expect_command(with(command), 0, "\"finish_reason\": \"length\"");
     expect_command(with("x --json-object --max-tokens 4 --n 2"), 0, "{");
+    expect_both("x --regex '[abc]{3} [def]{3}\\.' --temperature 2");
     expect_command(with("x --regex a --json-object 2>&1"), 2, "more than one grammar; give one of: --grammar");
     expect_command(with("--ids 1 --regex a 2>&1"), 2, "a grammar needs a tokenizer, and --ids uses none");
     expect_command(with("x --regex a --ignore-eos 2>&1"), 2, "--ignore-eos and a grammar exclude each other");

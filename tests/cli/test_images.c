@@ -93,6 +93,8 @@ static void a_folder_of_images_is_trained_on(void **state)
         }
     print_message("%d of 15 right\n", right);
     assert_true(right >= 12);
+    assert_int_equal(mkdir(scratch("none"), 0777), 0);
+    expect_command(command_line("predict %s %s 2>&1", run, scratch("none")), 1, "has no images");
     assert_int_equal(command_objects(command_line("predict %s %s --json", run, path)), 15);
     assert_non_null(strstr(command_output, "\"name\": \"stripes\""));
     /* what is mistaken: stripes that are called discs, and the other way round */

@@ -1,5 +1,6 @@
-/* test_ranks.c: `mpirun tarn train`: the same checkpoints on 1 and 4 processes, and a run that is resumed by
- * other processes after one was killed. Skipped where MPI is missing. */
+/* test_ranks.c: `tarn train` on several processes, started by mpirun or by the command itself: the same checkpoints on
+ * 1, 2 and 4 of them, with and without ZeRO-1, and runs that are resumed by others after one was killed. Parts with
+ * mpirun are skipped without MPI. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -54,6 +55,11 @@ static void run_job(int ranks, const char *format, const char *folder)
     "--data text:text.txt --model gpt2 --layers 2 --heads 2 --hidden-size 32 --context 32 --batch-size 16 " \
     "--micro-batch 2 --dropout 0.1 --clip-norm 0.5 --eval-batches 1 --seed 3 --virtual-ranks 4 --device cpu --quiet "
 
+#define LONG_RUN \
+    "--data text:text.txt --model gpt2 --layers 2 --heads 2 --hidden-size 32 --context 32 --batch-size 16 --ema 0.9 " \
+    "--dropout 0.1 --clip-norm 0.5 --eval-batches 1 --eval-every 10 --seed 3 --virtual-ranks 8 --device cpu --quiet " \
+    "--schedule constant "
+
 static void write_data(void)
 {
     static char text[8000];
@@ -77,8 +83,10 @@ static void processes_give_the_same_checkpoints_as_one(void **state)
         skip();
     write_data();
     run_job(1, RUN "--steps 30 --eval-every 15 --out %s", "one");
-    run_job(4, RUN "--steps 30 --eval-every 15 --out %s", "four");
-    assert_same_run("one", "four");
+    run_job(4, RUN "--steps 30 --eval-every 15 --out %s", "by-mpi");
+    run_job(2, RUN "--steps 30 --eval-every 15 --zero 1 --out %s", "by-mpi-zero");
+    assert_same_run("one", "by-mpi");
+    assert_same_run("one", "by-mpi-zero");
 }
 
 static void wait_a_moment(void)
@@ -113,10 +121,13 @@ static void a_run_is_resumed_after_a_rank_was_killed(void **state)
         skip();
     write_data();
     run_job(1, RUN "--schedule constant --steps 40 --eval-every 10 --out %s", "whole");
-    FILE *job = start_job(4, RUN "--schedule constant --steps 40 --eval-every 10 --out killed");
+    uint64_t rank = test_seed((uint64_t)getpid()) % 4;
+    FILE *job = start_job(4, RUN "--schedule constant --steps 40 --eval-every 10 --zero 1 --out killed");
     for (int i = 0; i < 1500 && step_of(scratch("killed")) < 10; i++)
         wait_a_moment();
-    char *text = get_file(scratch("pid.2"), &count);
+    char name[16];
+    snprintf(name, sizeof(name), "pid.%d", (int)rank);
+    char *text = get_file(scratch(name), &count);
     pid = atoi(text);
     free(text);
     assert_true(pid > 1);
@@ -124,8 +135,62 @@ static void a_run_is_resumed_after_a_rank_was_killed(void **state)
     int status = end_job(job);
     if (status == 0 && step_of(scratch("killed")) < 40)
         fail_msg("status 0 after a rank was killed:\n%s", output);
-    run_job(2, "--resume %s --quiet", "killed");
+    run_job(2, "--resume %s --quiet --zero off", "killed");
     assert_same_run("whole", "killed");
+}
+
+/* Starts a run anew, or continues it, and kills a random rank at a random time. */
+static void kill_one(const char *arguments, const char *run, int ranks, uint64_t *numbers)
+{
+    char name[16], folder[1100];
+    snprintf(folder, sizeof(folder), "%s", scratch(run)); /* scratch() reuses its result */
+    size_t count;
+    int before = step_of(folder), rank = (int)random_below(numbers, ranks);
+    snprintf(name, sizeof(name), "pid.%d", rank);
+    unlink(scratch(name));
+    FILE *job = start_job(ranks, arguments);
+    for (int i = 0; i < 3000 && (access(scratch(name), R_OK) != 0 || step_of(folder) < 0); i++)
+        wait_a_moment();
+    usleep((unsigned)random_below(numbers, 1000000));
+    char *text = get_file(scratch(name), &count);
+    int pid = atoi(text);
+    free(text);
+    assert_true(pid > 1);
+    kill(pid, SIGKILL);
+    end_job(job);
+    print_message("%d ranks, %d killed: step %d to %d\n", ranks, rank, before, step_of(folder));
+}
+
+/* Kills on up to 8 ranks, with ZeRO-1 on and off in turn, then a few steps more: the bits of a run that was never
+ * stopped. */
+static void a_run_that_is_killed_again_and_again_ends_as_any_other(void **state)
+{
+    (void)state;
+    enum { KILLS = 20 };
+    static const int sizes[] = {8, 4, 2, 8, 1};
+    char line[2048];
+    uint64_t numbers = test_seed(20251);
+    if (is_missing() || TARN__SANITIZE[0])
+        skip();
+    if (!getenv("TARN_TEST_LONG")) {
+        print_message("skipped: takes minutes; TARN_TEST_LONG=1 runs it\n");
+        skip();
+    }
+    write_data();
+    for (int i = 0; i < KILLS; i++) {
+        const char *zero = i % 2 ? "off" : "1";
+        if (step_of(scratch("often")) < 0)
+            snprintf(line, sizeof(line), LONG_RUN "--steps 1000000 --zero %s --overwrite --out often", zero);
+        else
+            snprintf(line, sizeof(line), "--resume often --quiet --zero %s", zero);
+        kill_one(line, "often", sizes[i % 5], &numbers);
+    }
+    int steps = step_of(scratch("often")) + 20;
+    snprintf(line, sizeof(line), "--resume %%s --quiet --zero 1 --steps %d", steps);
+    run_job(4, line, "often");
+    snprintf(line, sizeof(line), LONG_RUN "--steps %d --out %%s", steps);
+    run_job(2, line, "never");
+    assert_same_run("never", "often");
 }
 
 static void a_number_of_processes_that_does_not_fit_is_one_sentence(void **state)
@@ -140,22 +205,140 @@ static void a_number_of_processes_that_does_not_fit_is_one_sentence(void **state
         fail_msg("%s", output);
 }
 
-/* --ranks starts mpirun itself. After the first test, whose run is compared with. */
+/* ---- ranks that the command starts itself ------------------------------------------------------------------------ */
+
+/* Starts `tarn train ARGUMENTS` alone. */
+static FILE *start_command(const char *arguments)
+{
+    char line[4096];
+    snprintf(line, sizeof(line),
+             "cd \"%s\" && exec 2>&1 < /dev/null && TARN_THREADS=1 exec timeout 120 \"%s\" train %s", scratch("."),
+             getenv("TARN_COMMAND"), arguments);
+    FILE *job = popen(line, "r");
+    assert_non_null(job);
+    return job;
+}
+
+static void run_command(const char *arguments)
+{
+    int status = end_job(start_command(arguments));
+    if (status != 0)
+        fail_msg("tarn train %s: status %d:\n%s", arguments, status, output);
+}
+
 static void the_command_starts_its_own_ranks(void **state)
 {
     (void)state;
-    char line[4096];
-    if (is_missing() || TARN__SANITIZE[0])
+    write_data();
+    run_command(RUN "--steps 30 --eval-every 15 --out alone");
+    run_command(RUN "--steps 30 --eval-every 15 --out two --ranks 2");
+    assert_same_run("alone", "two");
+    run_command(RUN "--steps 30 --eval-every 15 --out four --ranks 4");
+    assert_same_run("alone", "four");
+}
+
+/* The process of a rank that the command has started, as Linux lists them; 0: unknown. */
+static int process_of(int rank)
+{
+    char line[256], text[64] = "";
+    snprintf(line, sizeof(line), "grep -lsz '^TARN_RANK_SOCKETS=%d 3 ' /proc/[0-9]*/environ | cut -d/ -f3", rank);
+    FILE *list = popen(line, "r");
+    assert_non_null(list);
+    text[fread(text, 1, sizeof(text) - 1, list)] = 0;
+    pclose(list);
+    return atoi(text);
+}
+
+static int count_of(const char *text)
+{
+    int count = 0;
+    for (const char *at = output; (at = strstr(at, text)) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* Kills a rank of three in the middle of a run. Returns once the command has ended. */
+static void kill_rank(int rank, int number, const char *folder)
+{
+    char arguments[1024];
+    snprintf(arguments, sizeof(arguments),
+             RUN
+             "--virtual-ranks 6 --batch-size 24 --schedule constant --steps 100000 --eval-every 20 --rank-timeout 2 "
+             "--ranks 3 --out %s",
+             folder);
+    FILE *job = start_command(arguments);
+    for (int i = 0; i < 1500 && step_of(scratch(folder)) < 20; i++)
+        wait_a_moment();
+    int pid = process_of(rank);
+    assert_true(pid > 1);
+    kill(pid, number);
+    assert_int_equal(end_job(job), 1);
+    assert_int_equal(kill(pid, 0), -1);
+    if (count_of("tarn train: ") != 1)
+        fail_msg("%s", output);
+}
+
+/* No rank is left, one sentence is printed, and the run can be resumed by another number of ranks. */
+static void a_rank_that_is_killed_or_hangs_ends_the_run_with_one_sentence(void **state)
+{
+    (void)state;
+    if (TARN__SANITIZE[0])
         skip();
-    snprintf(line, sizeof(line),
-             "cd \"%s\" && ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 timeout 120 \"%s\" train " RUN
-             "--steps 30 --eval-every 15 --out started --ranks 2 < /dev/null 2>&1",
-             scratch("."), getenv("TARN_COMMAND"));
+    write_data();
+    kill_rank(1, SIGKILL, "lost");
+    assert_int_equal(count_of("tarn train: rank 1 on "), 1);
+    assert_int_equal(count_of("it has ended\n"), 1);
+    kill_rank(0, SIGKILL, "first");
+    assert_int_equal(count_of("tarn train: rank 0 on "), 1);
+    kill_rank(2, SIGSTOP, "hung");
+    assert_int_equal(count_of("tarn train: rank 2 on "), 1);
+    assert_int_equal(count_of("does not answer; waited 2 s\n"), 1);
+    int step = step_of(scratch("lost"));
+    char arguments[256];
+    snprintf(arguments, sizeof(arguments), "--resume lost --steps %d --ranks 2 --quiet", step + 5);
+    run_command(arguments);
+    assert_int_equal(step_of(scratch("lost")), step + 5);
+}
+
+static void ranks_that_cannot_be_started_are_one_sentence(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments, *text;
+        int status;
+    } cases[] = {
+        {RUN "--steps 1 --out no --ranks 3", "3 ranks do not divide the run's --virtual-ranks, 4; start 1, 2 or 4", 2},
+        {RUN "--steps 1 --out no --gpus 2", "--gpus chooses the devices; remove --device cpu", 2},
+        {RUN "--steps 1 --out no --gpus 2 --ranks 2", "--gpus starts a rank for each GPU; remove --ranks", 2},
+        {RUN "--steps 1 --out no --device auto --gpus 64", "--gpus 64: this machine has ", 2},
+    };
+    write_data();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int status = end_job(start_command(cases[i].arguments));
+        if (status != cases[i].status || count_of(cases[i].text) != 1 || count_of("tarn train: ") != 1)
+            fail_msg("tarn train %s: status %d:\n%s", cases[i].arguments, status, output);
+    }
+}
+
+/* Three operations a size, each with a positive bandwidth. */
+static void the_connection_of_ranks_is_measured(void **state)
+{
+    (void)state;
+    char line[1200];
+    static const char *const names[] = {"all-to-all", "all-gather", "sum"};
+    snprintf(line, sizeof(line), "exec 2>&1; TARN_THREADS=1 timeout 60 \"%s\" bench comm --ranks 3 --sizes 4KiB --json",
+             getenv("TARN_COMMAND"));
     FILE *job = popen(line, "r");
     assert_non_null(job);
-    if (end_job(job) != 0)
-        fail_msg("%s", output);
-    assert_same_run("one", "started");
+    assert_int_equal(end_job(job), 0);
+    assert_int_equal(count_of("\"ranks\": 3"), 3);
+    assert_int_equal(count_of("\"bytes\": 4104"), 3);
+    for (int i = 0; i < 3; i++) {
+        double speed = 0;
+        const char *row = strstr(output, names[i]), *at = row ? strstr(row, "\"gigabytes_per_second\": ") : NULL;
+        if (!at || sscanf(at, "\"gigabytes_per_second\": %lf", &speed) != 1 || !(speed > 0))
+            fail_msg("%s: %s", names[i], output);
+    }
 }
 
 int main(void)
@@ -163,8 +346,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_give_the_same_checkpoints_as_one),
         cmocka_unit_test(a_run_is_resumed_after_a_rank_was_killed),
+        cmocka_unit_test(a_run_that_is_killed_again_and_again_ends_as_any_other),
         cmocka_unit_test(a_number_of_processes_that_does_not_fit_is_one_sentence),
         cmocka_unit_test(the_command_starts_its_own_ranks),
+        cmocka_unit_test(a_rank_that_is_killed_or_hangs_ends_the_run_with_one_sentence),
+        cmocka_unit_test(the_connection_of_ranks_is_measured),
+        cmocka_unit_test(ranks_that_cannot_be_started_are_one_sentence),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -100,8 +100,8 @@ static void become_server(const tarn__options *o, int out)
     _exit(127);
 }
 
-/* Starts the server and waits until its model is loaded. Its first line names the URL, its second says that it
- * serves. Returns its process; -1 with a message. The wait also ends with the child's output, which is how a model
+/* Starts the server and waits until its model is loaded. Its first line begins with the URL, its second says that
+ * it is ready. Returns its process; -1 with a message. The wait also ends with the child's output, which is how a model
  * that cannot be loaded is noticed; the server has said why on standard error. */
 static pid_t start_server(const tarn__options *o, char *url, size_t url_size)
 {

@@ -27,7 +27,7 @@ static void print_heading(const tarn_train_timing *t)
     tarn__heading("a step of %s on %s, %s; %s", t->options.model, t->options.device, info.description,
                   t->options.precision);
     if (t->tokens)
-        printf("  %lld windows of %lld tokens, micro-batch %lld, vocabulary %lld, %lld parameters, recompute %s\n",
+        printf("  %lld sequences of %lld tokens, micro-batch %lld, vocabulary %lld, %lld parameters, recompute %s\n",
                (long long)t->samples, (long long)t->options.context, (long long)t->options.micro_batch,
                (long long)t->options.vocab_size, (long long)t->parameters, t->options.recompute);
     if (t->tokens && t->options.lora)

@@ -105,10 +105,19 @@ static int run(const char *command, const tarn__options *o, tarn_convert_options
     return TARN__DONE;
 }
 
-/* The error of an unknown --type; lists what there is. */
-/* Lists what the library has: a new type needs no change here. */
+/* The mixture that begins with `type`: "Q4_K_M" for "Q4_K", since llama.cpp has that alias. NULL: none. */
+static const char *completion(const char *type)
+{
+    const char *found = NULL, *name;
+    for (int i = 0; (name = tarn_convert_mixture_at(i)) && !(found && strstr(found, "_M")); i++)
+        found = strncasecmp(name, type, strlen(type)) == 0 ? name : found;
+    return found;
+}
+
+/* The error of an unknown or missing --type. Lists what the library has: a new type needs no change here. */
 static int misused(const char *command, const char *type)
 {
+    const char *near = type ? completion(type) : NULL;
     fprintf(stderr, "tarn %s: --type", command);
     if (type)
         fprintf(stderr, ": '%s' must be one of", tarn__escaped(type));
@@ -119,7 +128,7 @@ static int misused(const char *command, const char *type)
     fprintf(stderr, ", or in lower case for all matrices:");
     for (tarn_dtype d = TARN_Q8_0; d < TARN_DTYPE_COUNT; d++)
         fprintf(stderr, " %s", tarn_dtype_name(d));
-    fprintf(stderr, " f16 bf16 f32\n");
+    fprintf(stderr, " f16 bf16 f32%s%s%s\n", near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     return TARN__MISUSED;
 }
 

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/lm/lm_common.h"
+#include "cli/lm/sequences.h"
 
 #define DEFAULT_TOKENS 100 /* of --max-tokens 0 */
 
@@ -27,6 +27,7 @@ typedef struct text {
     size_t capacity; /* of `tokens`, in elements */
     tarn__input bytes;
     tarn_finish_reason end;
+    int64_t cached; /* tokens of the prompt that were not computed for it */
 } text;
 
 /* Zeroed members are valid for clean-up. */
@@ -39,7 +40,7 @@ typedef struct job {
     tarn_tokenizer *draft_tokenizer;
     tarn_model_info info;
     tarn__prompt prompt;
-    tarn_generator *writer;
+    tarn__sequences sequences;
     tarn_grammar *grammar; /* NULL: none */
     text *texts;
     double began, first, ended; /* seconds, monotonic: before the prefill, after the first token, at the end */
@@ -170,7 +171,7 @@ static void print_speed(tarn__json *json, const job *w)
     tarn__json_real(json, "tokens_per_second",
                     wrote > 0 && all > w->options->sequences ? (double)(all - w->options->sequences) / wrote : 0, 2);
     tarn_generator_stats stats;
-    if (w->speculate == TARN_SPECULATE_OFF || !tarn_generator_query(w->writer, &stats))
+    if (w->speculate == TARN_SPECULATE_OFF || !tarn_generator_query(w->sequences.generator, &stats))
         return;
     tarn__json_int(json, "proposed_tokens", stats.proposed_tokens);
     tarn__json_int(json, "accepted_tokens", stats.accepted_tokens);
@@ -199,6 +200,8 @@ static void print_json(const job *w, int64_t i)
     if (w->tokenizer)
         tarn__json_bytes(&json, "text", t->bytes.text, t->bytes.length);
     tarn__json_string(&json, "finish_reason", ends[t->end]);
+    if (w->sequences.engine)
+        tarn__json_int(&json, "cached_tokens", t->cached);
     if (w->options->top_logprobs)
         print_logprobs(&json, w, t);
     print_speed(&json, w);
@@ -231,7 +234,7 @@ static bool plan(const job *w, int64_t *tokens, int64_t *context)
     return true;
 }
 
-/* Creates the generator and submits the prompt once per sequence. False with an error. */
+/* Submits the prompt once per sequence. False with an error. */
 static bool begin(job *w)
 {
     const tarn__options *o = w->options;
@@ -239,37 +242,36 @@ static bool begin(job *w)
     if (!plan(w, &tokens, &context))
         return false;
     w->context = context;
-    w->writer = tarn_generator_new(w->model, w->tokenizer,
-                                   &(tarn_generator_options){.sequences = o->sequences,
-                                                             .context = context,
-                                                             .kv_type = w->kv_type,
-                                                             .prefill_chunk = o->prefill_chunk,
-                                                             .draft = w->draft,
-                                                             .draft_tokenizer = w->draft_tokenizer});
-    for (int64_t i = 0; w->writer && i < o->sequences; i++) {
-        const tarn_generate_options how = {.max_tokens = tokens,
-                                           .temperature = o->temperature,
-                                           .top_k = o->top_k,
-                                           .top_p = o->top_p,
-                                           .min_p = o->min_p,
-                                           .repeat_penalty = o->repeat_penalty,
-                                           .repeat_last_n = o->repeat_last_n,
-                                           .frequency_penalty = o->frequency_penalty,
-                                           .presence_penalty = o->presence_penalty,
-                                           .seed = (uint64_t)(o->seed + i),
-                                           .stop_strings = o->stops,
-                                           .stop_string_count = o->stop_count,
-                                           .ignore_eos = o->ignore_eos,
-                                           .logprobs = o->top_logprobs > 0,
-                                           .top_logprobs = (int)o->top_logprobs,
-                                           .grammar = w->grammar,
-                                           .speculate = w->speculate,
-                                           .draft_tokens = o->draft_tokens,
-                                           .slide = !o->no_slide && context > 1};
-        if (!tarn_generator_prompt(w->writer, i, w->prompt.tokens, w->prompt.count, &how))
-            return false;
-    }
-    return w->writer != NULL;
+    const tarn__sequences_plan all = {.model = w->model,
+                                      .tokenizer = w->tokenizer,
+                                      .info = &w->info,
+                                      .prompt = &w->prompt,
+                                      .generator = {.sequences = o->sequences,
+                                                    .context = context,
+                                                    .kv_type = w->kv_type,
+                                                    .prefill_chunk = o->prefill_chunk,
+                                                    .draft = w->draft,
+                                                    .draft_tokenizer = w->draft_tokenizer},
+                                      .each = {.max_tokens = tokens,
+                                               .temperature = o->temperature,
+                                               .top_k = o->top_k,
+                                               .top_p = o->top_p,
+                                               .min_p = o->min_p,
+                                               .repeat_penalty = o->repeat_penalty,
+                                               .repeat_last_n = o->repeat_last_n,
+                                               .frequency_penalty = o->frequency_penalty,
+                                               .presence_penalty = o->presence_penalty,
+                                               .seed = (uint64_t)o->seed,
+                                               .stop_strings = o->stops,
+                                               .stop_string_count = o->stop_count,
+                                               .ignore_eos = o->ignore_eos,
+                                               .logprobs = o->top_logprobs > 0,
+                                               .top_logprobs = (int)o->top_logprobs,
+                                               .grammar = w->grammar,
+                                               .speculate = w->speculate,
+                                               .draft_tokens = o->draft_tokens,
+                                               .slide = !o->no_slide && context > 1}};
+    return tarn__sequences_begin(&w->sequences, &all);
 }
 
 /* Prints one notice about a text longer than the context. */
@@ -300,12 +302,14 @@ static void print_context_notice(job *w, const tarn_output *output)
 static int generate(job *w)
 {
     tarn_output output;
+    int64_t cached;
     w->began = seconds();
     if (!begin(w))
         return library_error();
     if (w->streams && w->options->echo)
         print_prompt(w);
-    while (!ferror(stdout) && tarn_generator_next(w->writer, &output)) {
+    while (!ferror(stdout) && tarn__sequences_next(&w->sequences, &output, &cached)) {
+        w->texts[output.sequence].cached = cached;
         w->first = w->first > 0 ? w->first : seconds();
         if (!append(&w->texts[output.sequence], &output))
             return no_memory();
@@ -321,7 +325,7 @@ static int generate(job *w)
     if (w->streams)
         printf("\n");
     if (w->speculate != TARN_SPECULATE_OFF && !w->options->json)
-        tarn__lm_print_speculation(w->writer);
+        tarn__lm_print_speculation(w->sequences.generator);
     return TARN__DONE;
 }
 
@@ -359,7 +363,7 @@ static void close_job(job *w)
         free(w->texts[i].bytes.text);
     }
     free(w->texts);
-    tarn_generator_free(w->writer);
+    tarn__sequences_free(&w->sequences);
     tarn_grammar_free(w->grammar);
     tarn__prompt_free(&w->prompt);
     tarn_tokenizer_free(w->tokenizer);

@@ -33,6 +33,16 @@ int tarn__lm_options(const char *command, const tarn__options *o, tarn_kv_type *
     return tarn__lm_grammar_options(command, o);
 }
 
+int64_t tarn__lm_token_bytes(const tarn_model_info *info, tarn_kv_type kv_type)
+{
+    int64_t heads = 2 * info->layers * info->kv_heads, values = heads * info->head_dim;
+    if (kv_type == TARN_KV_Q8_0)
+        return values + heads * 2 * ((info->head_dim + 31) / 32); /* an f16 per 32 of a head */
+    return values * (kv_type == TARN_KV_F32                              ? 4
+                     : kv_type == TARN_KV_BF16 || kv_type == TARN_KV_F16 ? 2
+                                                                         : (int64_t)tarn_dtype_size(info->dtype));
+}
+
 tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *o)
 {
     char path[4096];

@@ -19,6 +19,9 @@ tarn_module *tarn__lm_model(const tarn__options *options, const tarn_run_weights
  * model's. The caller owns it. NULL with an error. */
 tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *options);
 
+/* Bytes of the keys and values of a token in a KV cache. */
+int64_t tarn__lm_token_bytes(const tarn_model_info *info, tarn_kv_type kv_type);
+
 /* Checks the options of grammars against each other. TARN__DONE, or TARN__MISUSED with a message on standard error. */
 int tarn__lm_grammar_options(const char *command, const tarn__options *options);
 

@@ -37,17 +37,6 @@ typedef struct serving {
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the keys and values of a token. */
-static int64_t token_bytes(const tarn_model_info *info, tarn_kv_type kv_type)
-{
-    int64_t heads = 2 * info->layers * info->kv_heads, values = heads * info->head_dim;
-    if (kv_type == TARN_KV_Q8_0)
-        return values + heads * 2 * ((info->head_dim + 31) / 32); /* an f16 per 32 of a head */
-    return values * (kv_type == TARN_KV_F32                              ? 4
-                     : kv_type == TARN_KV_BF16 || kv_type == TARN_KV_F16 ? 2
-                                                                         : (int64_t)tarn_dtype_size(info->dtype));
-}
-
 /* Context, and a KV cache for all sequences at full length, or for 65,536 tokens; one context always fits. Pages of
  * PAGE_TOKENS are what the engine hands out, so a context is counted in whole ones. */
 static void size_cache(const serving *s, const tarn_model_info *info, tarn_engine_options *engine)
@@ -56,7 +45,7 @@ static void size_cache(const serving *s, const tarn_model_info *info, tarn_engin
     engine->context = o->context ? o->context : info->context < DEFAULT_CONTEXT ? info->context : DEFAULT_CONTEXT;
     int64_t one = (engine->context + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS, all = one * engine->sequences;
     int64_t tokens = all < DEFAULT_KV_TOKENS ? all : one > DEFAULT_KV_TOKENS ? one : DEFAULT_KV_TOKENS;
-    engine->kv_bytes = o->kv_memory ? o->kv_memory << 20 : tokens * token_bytes(info, s->kv_type);
+    engine->kv_bytes = o->kv_memory ? o->kv_memory << 20 : tokens * tarn__lm_token_bytes(info, s->kv_type);
 }
 
 /* The options with one of the models alone. */
@@ -118,12 +107,11 @@ static void print_loaded(const tarn__api_model *model, void *ctx)
     const serving *s = ctx;
     char device[64];
     tarn_device_name(model->info.device, device, sizeof(device));
-    printf("%s serves %s on %s, context of %lld tokens%s; Ctrl-C ends it\n", s->url, tarn__escaped(model->name), device,
-           (long long)model->context, model->has_template ? "" : ", no chat template: /v1/completions alone");
+    printf("ready: %s on %s, context of %lld tokens%s; Ctrl-C stops the server\n", tarn__escaped(model->name), device,
+           (long long)model->context, model->has_template ? "" : ", no chat template (/v1/completions only)");
     for (int i = 0; i < model->adapter_count; i++)
-        printf("  with the adapter %s\n", tarn__escaped(model->adapters[i]));
-    printf("%s/ is the page to %s, %s/status its state\n", s->url,
-           model->has_template ? "chat with it" : "complete texts with it", s->url);
+        printf("  adapter %s\n", tarn__escaped(model->adapters[i]));
+    printf("%s page: %s/, status: %s/status\n", model->has_template ? "chat" : "completion", s->url, s->url);
     fflush(stdout);
 }
 
@@ -161,6 +149,11 @@ static bool is_loopback(const char *address)
     return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+static bool speculates(const tarn__options *o)
+{
+    return o->speculate && strcmp(o->speculate, "ngram") == 0;
+}
+
 /* What can be refused before anything is opened: a server that listens has accepted its options. */
 static int check_options(const tarn__options *o)
 {
@@ -171,6 +164,17 @@ static int check_options(const tarn__options *o)
     if (o->swap_memory && tarn_device_equal(o->device, tarn_device_cpu())) {
         fprintf(stderr, "tarn serve: --swap-memory needs a GPU, and the device is cpu, where it gains nothing over a "
                         "larger --kv-memory\n");
+        return TARN__MISUSED;
+    }
+    if (o->speculate && strcmp(o->speculate, "ngram") != 0 && strcmp(o->speculate, "off") != 0)
+        return misuse("--speculate: '%s' must be ngram or off", tarn__escaped(o->speculate));
+    if (speculates(o) && !tarn_device_equal(o->device, tarn_device_cpu())) {
+        fprintf(stderr, "tarn serve: --speculate needs --device cpu: on GPUs the bits of logits depend on how many "
+                        "tokens are computed at once\n");
+        return TARN__MISUSED;
+    }
+    if (o->draft_tokens && !speculates(o)) {
+        fprintf(stderr, "tarn serve: --draft-tokens needs --speculate ngram\n");
         return TARN__MISUSED;
     }
     if (!is_loopback(o->host) && !o->api_key_file)
@@ -245,6 +249,8 @@ static int serve(serving *s, const tarn__api_keys *keys)
                                  .origin_count = o->origin_count,
                                  .queue = (int)o->queue,
                                  .drain_seconds = (int)o->drain,
+                                 .speculate = speculates(o) ? TARN_SPECULATE_NGRAM : TARN_SPECULATE_OFF,
+                                 .draft_tokens = o->draft_tokens,
                                  .engine = {.sequences = o->sequences,
                                             .kv_type = s->kv_type,
                                             .prompt_tokens = o->prefill_chunk,
@@ -266,7 +272,7 @@ static int serve(serving *s, const tarn__api_keys *keys)
     snprintf(s->url, sizeof(s->url), strchr(o->host, ':') ? "http://[%s]:%d" : "http://%s:%d", o->host,
              tarn__http_server_port(tarn__api_server(api)));
     /* the first of two lines that `tarn bench serve` waits for; the port may be one that the system chose */
-    printf("%s loads %s\n", s->url, tarn__escaped(o->words[0]));
+    printf("%s is up; loading %s\n", s->url, tarn__escaped(o->words[0]));
     fflush(stdout);
     bool good = tarn__api_run(api, error, sizeof(error));
     tarn__api_free(api);

@@ -250,7 +250,7 @@ int tarn__board(const tarn__options *options)
         tarn__http_server_free(server);
         return TARN__FAILED;
     }
-    printf("http://%s:%d shows the runs of %s; Ctrl-C ends it\n", http.address, tarn__http_server_port(server),
+    printf("http://%s:%d shows the runs in %s; Ctrl-C stops the server\n", http.address, tarn__http_server_port(server),
            tarn__escaped(b.folder));
     fflush(stdout);
     tarn__http_server_run(server);

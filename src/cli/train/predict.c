@@ -97,9 +97,10 @@ static bool is_folder(const char *path)
     return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
-/* Classifies the images of a folder and those below it, in the order of their names' bytes. */
-static int predict_folder(const tarn__options *options, tarn_run *run, const char *folder, int depth,
-                          double *probability)
+/* Classifies the images of a folder and those below it, in the order of their names' bytes; adds their number to
+ * `images`. */
+static int predict_below(const tarn__options *options, tarn_run *run, const char *folder, int depth,
+                         double *probability, int64_t *images)
 {
     char path[4096];
     struct dirent **entries;
@@ -115,14 +116,28 @@ static int predict_folder(const tarn__options *options, tarn_run *run, const cha
         /* names with a dot in front are hidden, and "." and ".." are among them */
         bool fits = (size_t)snprintf(path, sizeof(path), "%s/%s", folder, name) < sizeof(path) && name[0] != '.';
         if (fits && is_folder(path))
-            one = predict_folder(options, run, path, depth + 1, probability);
-        else if (fits && is_image(name))
+            one = predict_below(options, run, path, depth + 1, probability, images);
+        else if (fits && is_image(name)) {
             one = predict(options, run, path, probability);
+            ++*images;
+        }
         status = one == TARN__DONE ? status : one;
         free(entries[i]);
     }
     free(entries);
     return status;
+}
+
+/* A folder without images is an error: nothing would be printed. */
+static int predict_folder(const tarn__options *options, tarn_run *run, const char *folder, double *probability)
+{
+    int64_t images = 0;
+    int status = predict_below(options, run, folder, 0, probability, &images);
+    if (status != TARN__DONE || images > 0)
+        return status;
+    fprintf(stderr, "tarn predict: '%s' has no images; expected PNG, JPEG, PGM, PPM or .npy files\n",
+            tarn__escaped(folder));
+    return TARN__FAILED;
 }
 
 int tarn__predict(const tarn__options *options)
@@ -159,7 +174,7 @@ int tarn__predict(const tarn__options *options)
     }
     for (int i = 1; probability && i < options->word_count; i++) {
         const char *path = options->words[i];
-        if ((is_folder(path) ? predict_folder(options, run, path, 0, probability)
+        if ((is_folder(path) ? predict_folder(options, run, path, probability)
                              : predict(options, run, path, probability)) != TARN__DONE)
             status = TARN__FAILED;
     }

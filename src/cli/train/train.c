@@ -4,7 +4,6 @@
  * ends the process. The handler calls async-signal-safe functions only and reaches the trainer through `running`.
  * Progress is drawn by progress.c, from a thread of its own: other output goes between tarn__progress_pause() and
  * tarn__progress_resume(). */
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -253,73 +252,34 @@ static bool is_first_launched(void)
 static int run_rank(const tarn__options *options)
 {
     tarn__options own = *options;
-    own.train.comm = tarn_comm_mpi();
+    own.train.comm = tarn__is_launched() ? tarn__launched_comm() : tarn_comm_mpi();
     if (!own.train.comm)
         return is_first_launched() ? report_error() : TARN__FAILED;
     if (tarn_comm_rank(own.train.comm) != 0) {
         own.quiet = true;
         own.json = false;
+        own.profile = false; /* rank 0 has the run folder */
     }
-    int status = open_and_run(&own);
+    int status = tarn__place_rank("train", &own, own.train.comm) ? open_and_run(&own) : TARN__MISUSED;
     tarn_comm_free(own.train.comm);
     return status;
 }
 
-/* The arguments of this process, as the system has them; argv[0] is its program. NULL: unknown. The caller frees
- * neither: the process is replaced. */
-static char **own_arguments(int *count)
+/* --gpus and --ranks start ranks here; mpirun and srun have done so already, as many as are asked for. */
+static int check_ranks(const tarn__options *options)
 {
-    size_t length = 0, capacity = 1 << 20;
-    char *text = malloc(capacity), path[4096];
-    FILE *file = fopen("/proc/self/cmdline", "r");
-    ssize_t path_length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-    if (file && text)
-        length = fread(text, 1, capacity, file);
-    if (file)
-        fclose(file);
-    *count = 0;
-    for (size_t i = 0; i < length; i++)
-        *count += text[i] == 0;
-    char **arguments =
-        *count > 0 && path_length > 0 && length < capacity ? calloc((size_t)*count, sizeof(char *)) : NULL;
-    for (int i = 0; arguments && i < *count; i++) {
-        arguments[i] = text;
-        text += strlen(text) + 1;
+    const char *name = options->gpus ? "gpus" : "ranks";
+    int64_t asked = options->gpus ? options->gpus : options->ranks;
+    if (options->gpus && options->ranks) {
+        fprintf(stderr, "tarn train: --gpus starts a rank for each GPU; remove --ranks\n");
+        return TARN__MISUSED;
     }
-    if (arguments) {
-        path[path_length] = 0;
-        arguments[0] = strdup(path);
+    if (asked && tarn_comm_launched() > 1 && asked != tarn_comm_launched()) {
+        fprintf(stderr, "tarn train: --%s is %lld, but %d processes were launched\n", name, (long long)asked,
+                tarn_comm_launched());
+        return TARN__MISUSED;
     }
-    return arguments;
-}
-
-/* --ranks: becomes mpirun, which starts this command on every rank with the same arguments. Returns on failure only.
- * The threads of this machine are divided among the ranks, unless the user has set them. */
-static int launch(const tarn__options *options)
-{
-    char ranks[24], threads[24];
-    int count = 0, used = 0;
-    char **own = own_arguments(&count), **line = own ? calloc((size_t)count + 12, sizeof(char *)) : NULL;
-    if (!line) {
-        fprintf(stderr,
-                "tarn train: --ranks: the arguments of this process are not known; start it with mpirun -np %lld\n",
-                (long long)options->ranks);
-        return TARN__FAILED;
-    }
-    snprintf(ranks, sizeof(ranks), "%lld", (long long)options->ranks);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN) / (long)options->ranks;
-    snprintf(threads, sizeof(threads), "%ld", cores > 1 ? cores : 1);
-    setenv("TARN_THREADS", threads, 0);
-    const char *const start[] = {"mpirun", "-np", ranks, "--oversubscribe", "--bind-to", "none", "--allow-run-as-root"};
-    int start_count = (int)(sizeof(start) / sizeof(start[0])) - (geteuid() != 0);
-    for (int i = 0; i < start_count; i++)
-        line[used++] = (char *)start[i];
-    for (int i = 0; i < count; i++)
-        line[used++] = own[i];
-    execvp(line[0], line);
-    fprintf(stderr, "tarn train: --ranks needs mpirun, which cannot be started: %s; openmpi-bin brings it\n",
-            strerror(errno));
-    return TARN__FAILED;
+    return TARN__DONE;
 }
 
 /* Checks what the library cannot know: combinations of flags. */
@@ -342,12 +302,10 @@ int tarn__train(const tarn__options *options)
         fprintf(stderr, "tarn train: --profile-steps needs --profile\n");
         return TARN__MISUSED;
     }
-    if (options->ranks > 1 && tarn_comm_launched() == 1)
-        return launch(options);
-    if (options->ranks && tarn_comm_launched() > 1 && options->ranks != tarn_comm_launched()) {
-        fprintf(stderr, "tarn train: --ranks is %lld, but %d processes were launched\n", (long long)options->ranks,
-                tarn_comm_launched());
-        return TARN__MISUSED;
-    }
-    return tarn_comm_launched() > 1 ? run_rank(options) : open_and_run(options);
+    int status = tarn__is_launched() ? TARN__DONE : check_ranks(options);
+    if (status)
+        return status;
+    if (!tarn__is_launched() && tarn_comm_launched() == 1 && (options->ranks > 1 || options->gpus))
+        return tarn__launch("train", options);
+    return tarn__is_launched() || tarn_comm_launched() > 1 ? run_rank(options) : open_and_run(options);
 }

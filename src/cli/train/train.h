@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <tarn/parallel.h>
 #include <tarn/train.h>
 
 #include "cli/cli.h"
@@ -15,6 +16,21 @@ void tarn__train_plan_print(const tarn_train_plan *plan, bool is_auto);
 
 /* Prints the plan as one JSON object, with the event "plan". */
 void tarn__train_plan_print_json(const tarn_train_plan *plan);
+
+/* ---- ranks (launch.c) -------------------------------------------------------------------------------------------- */
+
+/* Starts the ranks of --gpus or --ranks, and waits for them; `command` is for messages. Returns the exit status. */
+int tarn__launch(const char *command, const tarn__options *options);
+
+/* True in a rank that tarn__launch() has started. */
+bool tarn__is_launched(void);
+
+/* The communicator of such a rank. The caller owns it. NULL with an error. */
+tarn_comm *tarn__launched_comm(void);
+
+/* Gives a rank its GPU, where the device is open: the one of its number on this machine. False after rank 0 has printed
+ * why it cannot. */
+bool tarn__place_rank(const char *command, tarn__options *options, const tarn_comm *comm);
 
 /* ---- memory (train_memory.c) ------------------------------------------------------------------------------------- */
 

@@ -58,7 +58,7 @@ static void print_data(FILE *to, const tarn_train_plan *p)
             fprintf(to, ", %lld classes", (long long)p->classes);
         fprintf(to, "\n");
         if (p->skipped_files)
-            fprintf(to, "              %lld files cannot be read and were skipped\n", (long long)p->skipped_files);
+            fprintf(to, "              unreadable files skipped: %lld\n", (long long)p->skipped_files);
         print_notes(to, p->notes);
         return;
     }
@@ -78,6 +78,12 @@ static void print_data(FILE *to, const tarn_train_plan *p)
         fprintf(to, "              chosen %s\n", p->chosen);
 }
 
+/* "NCCL 2.28.3"; "" on one rank. */
+static const char *transport_of(const tarn_train_plan *p)
+{
+    return p->ranks > 1 ? tarn_comm_transport(p->options.comm) : "";
+}
+
 /* Steps that are left, from the first one of this process: a resumed run begins in the middle. */
 static void print_steps(FILE *to, const tarn_train_plan *p)
 {
@@ -89,8 +95,12 @@ static void print_steps(FILE *to, const tarn_train_plan *p)
     if (p->captures)
         fprintf(to, "              captured as a graph\n");
     if (p->virtual_ranks > 1)
-        fprintf(to, "  ranks       %d, for %lld virtual ranks: bitwise identical on any number that divides them\n",
-                p->ranks, (long long)p->virtual_ranks);
+        fprintf(to, "  ranks       %d for %lld virtual ranks%s%s: bitwise identical on %s\n", p->ranks,
+                (long long)p->virtual_ranks, p->ranks > 1 ? ", connected by " : "", transport_of(p),
+                o->sync_batchnorm ? "this number only: batchnorms have statistics of all ranks"
+                                  : "any number that divides them");
+    if (p->is_sharded)
+        fprintf(to, "              ZeRO-1: optimizer state is divided among them\n");
 }
 
 /* "learning rate 0.1, times 0.1 every 30 epochs" */
@@ -254,8 +264,10 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
     tarn__json_int(&json, "steps", p->steps);
     tarn__json_int(&json, "steps_in_epoch", p->steps_in_epoch);
     tarn__json_bool(&json, "captures", p->captures);
+    tarn__json_string(&json, "transport", transport_of(p));
     tarn__json_int(&json, "ranks", p->ranks);
     tarn__json_int(&json, "virtual_ranks", p->virtual_ranks);
+    tarn__json_bool(&json, "zero", p->is_sharded);
     tarn__json_string(&json, "folder", p->folder);
     tarn__json_end(&json);
 }

@@ -268,6 +268,20 @@ static bool learn_input(tarn_table_encoder *e, const tarn__column *c, const int6
     return in->name != NULL;
 }
 
+/* Raises an error about a column that does not exist, with the name that may be meant. Returns false. */
+static bool raise_unknown(const tarn_table *t, const char *option, const char *name)
+{
+    const char *names[64];
+    int count = t->column_count < 64 ? t->column_count : 64;
+    for (int i = 0; i < count; i++)
+        names[i] = t->column[i].name;
+    const char *near = t->has_header ? tarn_suggest(name, names, count) : NULL;
+    return tarn__raise(TARN_ERROR_ARGUMENT,
+                       "table_encoder_new: %s: %s: no column '%.100s'; the file has %d columns%s%s%s%s", t->path,
+                       option, name, t->column_count, t->has_header ? "" : " and no header line",
+                       near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
 /* Marks the columns to drop. Unknown names are errors with a suggestion. */
 static bool mark_dropped(const tarn_table *t, const char *drop, int target, bool *is_dropped)
 {
@@ -276,16 +290,11 @@ static bool mark_dropped(const tarn_table *t, const char *drop, int target, bool
         char name[256];
         snprintf(name, sizeof(name), "%.*s", (int)length, at);
         int column = tarn__table_find(t, name);
-        if (column < 0 || column == target) {
-            const char *names[64], *near;
-            int count = t->column_count < 64 ? t->column_count : 64;
-            for (int i = 0; i < count; i++)
-                names[i] = t->column[i].name;
-            near = column < 0 ? tarn_suggest(name, names, count) : NULL;
-            return tarn__raise(TARN_ERROR_ARGUMENT, "table_encoder_new: %s: drop: %s '%.100s'%s%s%s", t->path,
-                               column < 0 ? "no column" : "the target is", name, near ? "; did you mean '" : "",
-                               near ? near : "", near ? "'?" : "");
-        }
+        if (column == target)
+            return tarn__raise(TARN_ERROR_ARGUMENT, "table_encoder_new: %s: .drop (--drop): the target is '%.100s'",
+                               t->path, name);
+        if (column < 0)
+            return raise_unknown(t, ".drop (--drop)", name);
         is_dropped[column] = true;
         at += length + (at[length] == ',');
     }
@@ -321,9 +330,7 @@ static bool learn(tarn_table_encoder *e, const tarn_table *t, const tarn_table_e
     size_t bytes = sizeof(int64_t) * (size_t)(t->rows ? t->rows : 1);
     int64_t training, *rows = NULL;
     if (target < 0)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "table_encoder_new: %s: no column '%.100s'; the file has %d columns%s",
-                           t->path, o->target ? o->target : "", t->column_count,
-                           t->has_header ? "" : " and no header line");
+        return raise_unknown(t, ".target (--target)", o->target ? o->target : "");
     const tarn__column *c = &t->column[target];
     e->target = tarn__string_copy(c->name);
     e->drop = tarn__string_copy(o->drop ? o->drop : "");

@@ -131,7 +131,7 @@ static bool raise_unknown(const char *function, const char *option, const tarn__
 /* "q_proj, v_proj": selects targets, or modules to save, by their names. */
 static bool select_names(const char *function, tarn__lora_layers *list, const char *names, bool is_saved)
 {
-    const char *option = is_saved ? ".modules_to_save" : ".targets";
+    const char *option = is_saved ? ".modules_to_save (--lora-modules-to-save)" : ".targets (--lora-targets)";
     for (const char *at = names; at;) {
         at += strspn(at, " ");
         const char *end = at + strcspn(at, ",");
