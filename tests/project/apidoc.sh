@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # docs/reference/api.md is the output of scripts/apidoc for the headers, command.md that of scripts/clidoc for --help.
-# Every public function has a comment. The list of a backend's members is that of backend.h, each member marked as
-# required or optional; the script fails on a member without a mark and on a stale page, which is tried in a copy.
+# Every public function has a comment. python/tarn/_c.py is the output of scripts/pyapi. The list of a backend's members
+# is that of backend.h, each member marked as required or optional; the script fails on a member without a mark and on a
+# stale page, which is tried in a copy.
 set -euo pipefail
 
 source=${TARN_SOURCE_DIR:?set by the build}
@@ -15,6 +16,11 @@ stale() {
 }
 "$source/scripts/apidoc" "$source/include/tarn" > "$fresh"
 diff -u "$source/docs/reference/api.md" "$fresh" || stale api.md
+"$source/scripts/pyapi" "$source/include/tarn" > "$fresh"
+diff -u "$source/python/tarn/_c.py" "$fresh" || {
+    echo "python/tarn/_c.py is out of date: run make docs"
+    exit 1
+}
 "$source/scripts/backend-doc" --check
 
 copy=$(mktemp -d)

@@ -1,0 +1,148 @@
+"""Tokenizers, chat templates, and text as its ids come."""
+import ctypes
+import json
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Union
+
+from . import _c
+from ._library import Owner, PathLike, call, check, lib, options, path_of, text_of
+
+Message = Mapping[str, Any]
+
+
+def int32_array(ids: Sequence[int]) -> Any:
+    """Ids as the library takes them."""
+    return (ctypes.c_int32 * len(ids))(*ids)
+
+
+class Tokenizer:
+    """A tokenizer; it never changes, and any number of threads may use it."""
+
+    def __init__(self, path: PathLike) -> None:
+        """Opens a Hugging Face folder, a tokenizer.json, a GGUF file, or SentencePiece's or tiktoken's file."""
+        self._owner = Owner(call(lib.tarn_tokenizer_open, path_of(path)), lib.tarn_tokenizer_free)
+
+    @classmethod
+    def _of(cls, handle: int, *owners: Owner) -> "Tokenizer":
+        tokenizer = cls.__new__(cls)
+        tokenizer._owner = Owner(handle, None if owners else lib.tarn_tokenizer_free, *owners)
+        return tokenizer
+
+    @classmethod
+    def of_bytes(cls) -> "Tokenizer":
+        """256 ids, one per byte."""
+        return cls._of(call(lib.tarn_tokenizer_bytes))
+
+    @classmethod
+    def of_characters(cls, text: str) -> "Tokenizer":
+        """The distinct characters of a text."""
+        encoded = text.encode()
+        return cls._of(call(lib.tarn_tokenizer_characters, encoded, len(encoded)))
+
+    @property
+    def _handle(self) -> int:
+        return self._owner.handle
+
+    def encode(self, text: str, add_special: bool = False, special_as_text: bool = False) -> List[int]:
+        """Ids of a text; special tokens in it are parsed unless they shall be text."""
+        encoded, count = text.encode(), ctypes.c_int64()
+        given = options(_c.tarn_encode_options, add_special=add_special, special_as_text=special_as_text)
+        ids = lib.tarn_tokenizer_encode_sized(self._handle, encoded, len(encoded), *given, ctypes.byref(count))
+        return _taken(ids, count.value)
+
+    def decode(self, ids: Sequence[int], errors: str = "replace") -> str:
+        """The text of ids, special ones as their text."""
+        length = ctypes.c_size_t()
+        text = call(lib.tarn_tokenizer_decode, self._handle, int32_array(ids), len(ids), ctypes.byref(length))
+        try:
+            return text_of(text, length.value).decode(errors=errors)
+        finally:
+            lib.tarn_tokenizer_release(text)
+
+    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
+        """Text from ids one at a time, in complete characters."""
+        given = options(_c.tarn_stream_options)
+        stream = Owner(call(lib.tarn_text_stream_new_sized, self._handle, *given), lib.tarn_text_stream_free,
+                       self._owner)
+        length = ctypes.c_size_t()
+        for token in ids:
+            yield call(lib.tarn_text_stream_push, stream.handle, token, ctypes.byref(length)).decode()
+        yield call(lib.tarn_text_stream_end, stream.handle, ctypes.byref(length)).decode()
+
+    def apply_chat_template(self, messages: Sequence[Message], add_generation_prompt: bool = True,
+                            tools: Optional[Sequence[Mapping[str, Any]]] = None,
+                            variables: Optional[Mapping[str, Any]] = None) -> List[int]:
+        """Ids of messages [{"role": ..., "content": ...}] by the model's chat template."""
+        given, count = self._chat(add_generation_prompt, tools, variables), ctypes.c_int64()
+        encoded = json.dumps(list(messages)).encode()
+        ids = lib.tarn_chat_encode_json_sized(self._handle, encoded, len(encoded), *given, None, ctypes.byref(count))
+        return _taken(ids, count.value)
+
+    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True,
+                    tools: Optional[Sequence[Mapping[str, Any]]] = None,
+                    variables: Optional[Mapping[str, Any]] = None) -> str:
+        """Messages as the text of the model's chat template."""
+        given, length = self._chat(add_generation_prompt, tools, variables), ctypes.c_size_t()
+        encoded = json.dumps(list(messages)).encode()
+        text = call(lib.tarn_chat_render_json_sized, self._handle, encoded, len(encoded), *given, ctypes.byref(length))
+        try:
+            return text_of(text, length.value).decode()
+        finally:
+            lib.tarn_tokenizer_release(text)
+
+    @staticmethod
+    def _chat(add_generation_prompt: bool, tools: Any, variables: Any) -> Any:
+        return options(_c.tarn_chat_options, add_generation_prompt=add_generation_prompt,
+                       tools=None if tools is None else json.dumps(list(tools)).encode(),
+                       variables=None if variables is None else json.dumps(dict(variables)).encode())
+
+    def set_chat_template(self, name: str) -> None:
+        """Sets the chat template by name: chatml, llama2, llama3, mistral, or one of the model's own."""
+        call(lib.tarn_tokenizer_set_chat, self._handle, name.encode())
+
+    def save(self, folder: PathLike) -> None:
+        """Writes tokenizer.json and tokenizer_config.json."""
+        call(lib.tarn_tokenizer_save, self._handle, path_of(folder))
+
+    @property
+    def kind(self) -> str:
+        """"bpe", "spm", "unigram", "wordpiece", "words", "characters" or "bytes"."""
+        return str(call(lib.tarn_tokenizer_kind, self._handle).decode())
+
+    def __len__(self) -> int:
+        return int(call(lib.tarn_tokenizer_count, self._handle))
+
+    def token_to_id(self, piece: Union[str, bytes]) -> Optional[int]:
+        """Id of the token with exactly this text; None if there is none."""
+        encoded = piece.encode() if isinstance(piece, str) else piece
+        return _or_none(call(lib.tarn_tokenizer_find, self._handle, encoded, len(encoded)))
+
+    def is_special(self, token: int) -> bool:
+        """True for a special token, such as <|endoftext|>."""
+        return bool(call(lib.tarn_tokenizer_is_special, self._handle, token))
+
+    @property
+    def bos(self) -> Optional[int]:
+        """Id of the BOS token; None if there is none."""
+        return _or_none(call(lib.tarn_tokenizer_bos, self._handle))
+
+    @property
+    def eos(self) -> Optional[int]:
+        """Id of the EOS token; None if there is none."""
+        return _or_none(call(lib.tarn_tokenizer_eos, self._handle))
+
+    @property
+    def end_of_turn(self) -> Optional[int]:
+        """Id of the token that ends an answer of the chat template; None if there is none."""
+        return _or_none(call(lib.tarn_chat_eot, self._handle))
+
+
+def _or_none(token: int) -> Optional[int]:
+    return None if token < 0 else int(token)
+
+
+def _taken(ids: Any, count: int) -> List[int]:
+    check()
+    try:
+        return list(ids[:count])
+    finally:
+        lib.tarn_tokenizer_release(ctypes.cast(ids, ctypes.c_void_p))
