@@ -1,9 +1,11 @@
-"""A small hub for tests: two servers on loopback that speak the protocol of a Hugging Face hub, the second one with the
-large files, where the first redirects to it. Faults are given per repository.
+"""A small hub for tests: servers on loopback that speak the protocol of a Hugging Face hub. Large files lie on another
+host, whose answers have none of the hub's headers: those are in the redirect to it. Small ones lie behind a redirect
+within the hub, but for a repository that needs a token. Faults are given per repository.
 
     hub = Hub()
     hub.add("org/model", {"config.json": b"{}", "model.safetensors": weights}, fail=..., ...)
-    hub.endpoint, hub.requests, hub.large_requests
+    hub.endpoint, hub.large_endpoint, hub.near_endpoint (large files on the host of the hub, at another port)
+    hub.requests, hub.large_requests
 """
 import hashlib
 import json
@@ -94,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.contents(self.hub.repos[repo], name, '"of-the-large-server"')
             elif tree := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/(.+)", path):
                 self.tree(*tree.groups())
+            elif cached := re.fullmatch(r"/api/resolve-cache/models/([^/]+/[^/]+)/([^/]+)/(.+)", path):
+                self.small(*cached.groups())
             elif path.startswith("/api/models/"):
                 self.list(*re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/(.+)", path).groups())
             else:
@@ -143,16 +147,26 @@ class Handler(BaseHTTPRequestHandler):
         if commit not in (repo.commit, *repo.refs) or file not in repo.files:
             self.answer(404, X_Error_Code="EntryNotFound", X_Error_Message="Entry not found")
             return
-        size = repo.sizes.get(file, len(repo.files[file]))
-        common = {"X-Repo-Commit": repo.commit_header or repo.commit}
         if repo.is_large(file):
             target = repo.redirect or f"{self.hub.large_endpoint}/large/{name}/{quote(file)}?Signature=secret"
-            self.answer(302, Location=target, X_Linked_Etag=f'"{repo.etag(file)}"', X_Linked_Size=str(size),
-                        ETag='"of-the-pointer"', **common)
-        elif self.command == "HEAD":
-            self.answer(200, ETag=f'"{repo.etag(file)}"', Content_Length=str(size), **common)
+            self.answer(302, Location=target, X_Linked_Etag=f'"{repo.etag(file)}"',
+                        X_Linked_Size=str(repo.sizes.get(file, len(repo.files[file]))), ETag='"of-the-pointer"',
+                        X_Repo_Commit=repo.commit_header or repo.commit)
+        elif repo.token:
+            self.small(name, commit, file)
         else:
-            self.contents(repo, file, f'"{repo.etag(file)}"', **common)
+            query = quote(f"/{name}/resolve/{commit}/{file}", safe="") + f'=&etag=%22{repo.etag(file)}%22'
+            self.answer(307, Location=f"/api/resolve-cache/models/{name}/{repo.commit}/{quote(file)}?{query}",
+                        X_Repo_Commit=repo.commit_header or repo.commit)
+
+    def small(self, name, _, file):
+        repo = self.hub.repos[name]
+        etag, commit = f'"{repo.etag(file)}"', repo.commit_header or repo.commit
+        if self.command == "HEAD":
+            size = repo.sizes.get(file, len(repo.files[file]))
+            self.answer(200, ETag=etag, Content_Length=str(size), X_Repo_Commit=commit)
+        else:
+            self.contents(repo, file, etag, **{"X-Repo-Commit": commit})
 
     def contents(self, repo, name, etag, **headers):
         if self.is_large_server and (status := repo.next_of("large_statuses")):
@@ -200,21 +214,22 @@ class Hub:
     def __init__(self, tls=None):
         self.repos, self.requests, self.large_requests = {}, [], []
         self.servers = []
-        for is_large in (False, True):
+        for is_large, host in ((False, "127.0.0.1"), (True, "127.0.0.2"), (True, "127.0.0.1")):
             handler = type("Handler", (Handler,), {"hub": self, "is_large_server": is_large})
-            server = Server(("127.0.0.1", 0), handler)
+            server = Server((host, 0), handler)
             if tls:
                 server.socket = tls.wrap_socket(server.socket, server_side=True)
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
             self.servers.append(server)
         scheme = "https" if tls else "http"
-        self.endpoint, self.large_endpoint = (f"{scheme}://127.0.0.1:{s.server_address[1]}" for s in self.servers)
+        self.endpoint, self.large_endpoint, self.near_endpoint = (
+            f"{scheme}://{s.server_address[0]}:{s.server_address[1]}" for s in self.servers)
 
     def add(self, name, files, **faults):
         repo = self.repos[name] = Repo(files, **({"head_statuses": [], "large_statuses": []} | faults))
         return repo
 
     def of(self, name):
-        """The requests for a repository on the first server, and on the second."""
+        """The requests for a repository to the hub, and to where the large files are."""
         return ([r for r in self.requests if f"/{name}/" in r["path"]],
                 [r for r in self.large_requests if f"/{name}/" in r["path"]])
