@@ -13,9 +13,6 @@ import torch
 import compare
 import tarn
 
-# A recurrence is a network, and has the bar of one.
-RECURRENCE = compare.LONG + 1
-
 nn = torch.nn
 
 
@@ -233,21 +230,19 @@ LAYERS.update({
     "upsample": Layer(lambda d: nn.Upsample(scale_factor=2), lambda d: upsample(scale=(2, 2)), rows(2, 3, 5, 4)),
     "upsample bilinear": Layer(lambda d: nn.Upsample((9, 3), mode="bilinear", align_corners=True),
                                lambda d: upsample(size=(9, 3), mode=1, align_corners=True), rows(2, 3, 5, 4)),
-    "lstm": Layer(lambda d: LSTM(5, 7, dtype=d), lambda d: recurrent("lstm", 5, 7, d), rows(6, 3, 5), terms=RECURRENCE),
+    "lstm": Layer(lambda d: LSTM(5, 7, dtype=d), lambda d: recurrent("lstm", 5, 7, d), rows(6, 3, 5)),
     "lstm of two layers and directions": Layer(
         lambda d: LSTM(4, 6, 2, batch_first=True, bidirectional=True, dtype=d),
-        lambda d: recurrent("lstm", 4, 6, d, layers=2, batch_first=True, bidirectional=True), rows(3, 5, 4),
-        terms=RECURRENCE),
+        lambda d: recurrent("lstm", 4, 6, d, layers=2, batch_first=True, bidirectional=True), rows(3, 5, 4)),
     "lstm without bias": Layer(lambda d: LSTM(4, 6, 3, bias=False, dropout=0.5, dtype=d),
                                lambda d: recurrent("lstm", 4, 6, d, layers=3, no_bias=True, dropout=0.5),
-                               rows(4, 2, 4), (False, ), terms=RECURRENCE),
-    "gru": Layer(lambda d: GRU(5, 7, dtype=d), lambda d: recurrent("gru", 5, 7, d), rows(6, 3, 5), terms=RECURRENCE),
+                               rows(4, 2, 4), (False, )),
+    "gru": Layer(lambda d: GRU(5, 7, dtype=d), lambda d: recurrent("gru", 5, 7, d), rows(6, 3, 5)),
     "gru of two layers and directions": Layer(
         lambda d: GRU(4, 6, 2, bidirectional=True, dtype=d),
-        lambda d: recurrent("gru", 4, 6, d, layers=2, bidirectional=True), rows(5, 3, 4), terms=RECURRENCE),
+        lambda d: recurrent("gru", 4, 6, d, layers=2, bidirectional=True), rows(5, 3, 4)),
     "gru without bias": Layer(lambda d: GRU(4, 6, bias=False, batch_first=True, dtype=d),
-                              lambda d: recurrent("gru", 4, 6, d, no_bias=True, batch_first=True), rows(1, 8, 4),
-                              terms=RECURRENCE),
+                              lambda d: recurrent("gru", 4, 6, d, no_bias=True, batch_first=True), rows(1, 8, 4)),
 })
 LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i=i: activation(i), rows(6, 7))
                for i, make in enumerate(ACTIVATIONS)})
@@ -327,6 +322,32 @@ def in_tarn(module, x, upstream):
     return result, grads, {name: tarn.read(b) for name, b in state_of(module, parameters=False).items()}
 
 
+def rounded_inputs(run, leaves, truth):
+    """How far the f64 tensors that `run` returns move where each element of `leaves` moves by up to half an ulp of f32:
+    the largest error of 16 draws, against `truth`, what it returns otherwise."""
+    generator, worst = torch.Generator().manual_seed(0), 0.0
+    exact = [leaf.detach().clone() for leaf in leaves]
+    for _ in range(16):
+        for leaf, values in zip(leaves, exact):
+            unit = 2 * torch.rand(values.shape, generator=generator, dtype=values.dtype) - 1
+            leaf.data = values * (1 + 2.0**-24 * unit)
+        worst = max(worst, *(compare.summed(a, b, "f32").error for a, b in zip(run(), truth, strict=True)))
+    for leaf, values in zip(leaves, exact):
+        leaf.data = values
+    return worst
+
+
+def judge_recurrence(verdicts, dtype, *inputs):
+    """With normal weights a recurrence may be ill-conditioned. Of 1200 of them (6 layers, 200 seeds) 2 of tarn's on the
+    CPU, 3 on PoCL and 2 of torch's in f32 were further from f64 than 1e-5: at most 5.3e-5, 5.1e-5 and 1.3e-5, while the
+    medians of the layers are 0.7e-6 to 2.4e-6 for all three. In the worst one rounding the weights and x to f32 moves
+    the gradients of f64 by 7.8e-5. So beyond the bar an error may be four times what that does."""
+    if dtype != "f32" or all(v.good for v in verdicts):
+        return verdicts
+    own = rounded_inputs(*inputs)
+    return [compare.relax(v, 2 * own) for v in verdicts]
+
+
 def check_values(layer, dtype, training, folder):
     """Verdicts of one layer in one dtype and mode."""
     kind = tarn.TORCH[dtype]
@@ -350,13 +371,21 @@ def check_values(layer, dtype, training, folder):
                 judge = compare.summed if b[name].is_floating_point(
                 ) else lambda got, expected, _, label, **more: compare.exact(got, expected, label)
                 verdicts.append(judge(a[name], b[name], dtype, label=what + name, terms=layer.terms))
-        return verdicts
+        if not isinstance(network, nn.RNNBase):
+            return verdicts
+        x = x.to(torch.float64)
+
+        def again():
+            network.zero_grad()
+            y, grads, _ = in_torch(network, x, upstream)
+            return [y, *grads.values()]
+        return judge_recurrence(verdicts, dtype, again, [x, *network.parameters()], [theirs[0], *theirs[1].values()])
     finally:
         tarn.call("module_free", module)
 
 
 def states_in_torch(network, values, upstreams):
-    leaves = [v.to(torch.float64).requires_grad_() for v in values]
+    leaves = [v.to(torch.float64, copy=True).requires_grad_() for v in values]
     x, *state = leaves
     y = network.to(torch.float64)(x, tuple(state) if len(state) == 2 else state[0])
     results = [y, *(network.last if len(state) == 2 else [network.last])]
@@ -391,9 +420,12 @@ def check_states(kind, network, module, dtype, folder):
         values = [torch.randn(s, dtype=float_type) for s in [(5, 3, 4)] + states * [(4, 3, 6)]]
         upstreams = [torch.randn(s, dtype=float_type) for s in [(5, 3, 12)] + states * [(4, 3, 6)]]
         ours, theirs = states_in_tarn(module, values, upstreams), states_in_torch(network, values, upstreams)
-        return [compare.summed(a, b, dtype, label=f"{what} {i}", terms=RECURRENCE)
-                for what, ones, others in zip(("result", "gradient"), ours, theirs)
-                for i, (a, b) in enumerate(zip(ones, others, strict=True))]
+        verdicts = [compare.summed(a, b, dtype, label=f"{what} {i}")
+                    for what, ones, others in zip(("result", "gradient"), ours, theirs)
+                    for i, (a, b) in enumerate(zip(ones, others, strict=True))]
+        values = [v.to(torch.float64) for v in values]
+        return judge_recurrence(verdicts, dtype, lambda: sum(states_in_torch(network, values, upstreams), []),
+                                [*values, *network.parameters()], sum(theirs, []))
     finally:
         tarn.call("module_free", module)
 
