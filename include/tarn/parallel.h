@@ -27,7 +27,7 @@ TARN_API tarn_comm *tarn_comm_mpi(void);
 
 /* Connects processes of one machine by pairs of local sockets: sockets[2 i] is a stream (SOCK_STREAM) to rank i,
  * sockets[2 i + 1] one of records (SOCK_SEQPACKET); the two of the own rank are not used. The caller owns the
- * communicator, and that the sockets, which it closes; with an error, NULL, they stay the caller's. */
+ * communicator, which owns the sockets and closes them; on error, NULL, they stay the caller's. */
 TARN_API tarn_comm *tarn_comm_sockets(int rank, int size, const int *sockets);
 
 /* Number of ranks that the environment of this process announces: variables of mpirun, srun and torchrun; 1: none. */

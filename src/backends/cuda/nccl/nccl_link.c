@@ -48,7 +48,7 @@ static bool new_id(char id[TARN__LINK_ID])
 {
     tarn__nccl_id made;
     const tarn__nccl *nccl = tarn__nccl_open();
-    if (!nccl || !is_good(nccl, NULL, nccl->new_id(&made), "no id for the ranks"))
+    if (!nccl || !is_good(nccl, NULL, nccl->new_id(&made), "the id of the ranks cannot be created"))
         return false;
     memcpy(id, made.bytes, sizeof(made.bytes));
     return true;
@@ -98,7 +98,7 @@ static bool finalize(tarn__link *link)
 {
     int status = TARN__NCCL_IN_PROGRESS;
     double begin = seconds_now();
-    if (!is_good(link->nccl, link->comm, link->nccl->finalize(link->comm), "the ranks cannot be parted"))
+    if (!is_good(link->nccl, link->comm, link->nccl->finalize(link->comm), "the ranks cannot be disconnected"))
         return false;
     while (link->nccl->async_error(link->comm, &status) == TARN__NCCL_SUCCESS && status == TARN__NCCL_IN_PROGRESS &&
            seconds_now() - begin < FINALIZE_TIME)
