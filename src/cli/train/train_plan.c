@@ -88,8 +88,9 @@ static const char *transport_of(const tarn_train_plan *p)
 static void print_steps(FILE *to, const tarn_train_plan *p)
 {
     const tarn_train_options *o = &p->options;
-    fprintf(to, "  steps       %lld to %lld, %lld %ss per step, %lld steps per epoch\n", (long long)p->first_step,
-            (long long)p->steps, (long long)p->step_samples, p->sample_name, (long long)p->steps_in_epoch);
+    fprintf(to, "  steps       %lld to %lld, %lld %s%s per step, %lld step%s per epoch\n", (long long)p->first_step,
+            (long long)p->steps, (long long)p->step_samples, p->sample_name, p->step_samples == 1 ? "" : "s",
+            (long long)p->steps_in_epoch, p->steps_in_epoch == 1 ? "" : "s");
     if (o->micro_batch && o->micro_batch < p->step_samples)
         fprintf(to, "              gradient accumulation over micro-batches of %lld\n", (long long)o->micro_batch);
     if (p->captures)
