@@ -77,9 +77,9 @@ TARN_API int64_t tarn_engine_add_adapter(tarn_engine *engine, const char *path);
 
 /* Adds a request: a prompt of at least one token and of fewer than the context. Copies what it needs, and keeps the
  * grammar. All options apply, except .slide, .keep and .on_token, which are errors, and .no_capture; .speculate has
- * n-grams, on the CPU with batch invariance, and no effect with a grammar. Several samples of
- * one prompt are several requests with seeds of their own: the prompt's full pages are computed once. `...` is a const
- * tarn_generate_options *, or NULL. Returns the request's number, from 1 on; -1 on error. */
+ * n-grams, on the CPU with batch invariance. Several samples of one prompt are several requests with seeds of their
+ * own: the prompt's full pages are computed once. `...` is a const tarn_generate_options *, or NULL. Returns the
+ * request's number, from 1 on; -1 on error. */
 TARN_API int64_t tarn_engine_add_sized(tarn_engine *engine, const int32_t *tokens, int64_t count,
                                        const tarn_generate_options *options, size_t options_size);
 #define tarn_engine_add(engine, tokens, count, ...) \

@@ -289,7 +289,7 @@ static bool open_prompt(const tarn_generator *w, tarn__sequence *s, const tarn_g
     if (tarn_failed() || !tarn__stop_buffer_open(&s->stop_buffer, o->stop_strings, o->stop_string_count))
         return false;
     s->options = *o;
-    return tarn__constraint_open(&s->constraint, &w->decoder->info, o);
+    return tarn__constraint_open(&s->constraint, &w->decoder->info, o, 1);
 }
 
 /* Number of leading tokens that the cache and the new prompt share; at least one token is left to feed. */

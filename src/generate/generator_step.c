@@ -196,7 +196,7 @@ static bool make_output(tarn_generator *w, int64_t sequence, tarn_output *output
         return tarn__raise(TARN_ERROR_FORMAT,
                            "the logits of token %lld are not finite; check the model's weights and dtype",
                            (long long)s->count);
-    bool is_end = tarn__constraint_is_end(&s->constraint, token), is_done = false;
+    bool is_end = tarn__constraint_is_end(&s->constraint, 0, token), is_done = false;
     if (is_end)
         output->token = -1;
     else if (!add_token(w, s, (int32_t)token) || !add_logprobs(s, output) ||

@@ -282,6 +282,7 @@ tarn_tensor *tarn__speculation_feed(tarn__speculation *p, tarn_decoder *target, 
                    : propose_draft(p, target, s->tokens, s->count, most, p->proposed);
     if (p->count < 0)
         return NULL;
+    p->count = tarn__constraint_allowed(&s->constraint, p->proposed, p->count);
     tarn_tensor *logits = p->count > 0 ? feed_proposals(p, target, s) : tarn_decoder_feed_one(target, 0, s->sampled);
     note_step(p, now_ms() - begin);
     p->stats.steps++;

@@ -408,6 +408,26 @@ static void texts_follow_a_grammar(void **state)
     expect_command(with(command), 1, "no rule named root");
 }
 
+/* The text of a repeating schema takes fewer steps, and is the same. */
+static void speculation_follows_a_grammar(void **state)
+{
+    (void)state;
+    char command[1024], text[512];
+    write_parrot("abc def \303\251 END. ");
+    write_text("s.json",
+               "{\"type\":\"array\",\"minItems\":6,\"maxItems\":6,\"items\":{\"enum\":[\"first\",\"second\"]}}");
+    snprintf(command, sizeof(command), "x --json-schema %s --temperature 0 --device cpu", scratch("s.json"));
+    assert_int_equal(run_command(with(command)), 0);
+    snprintf(text, sizeof(text), "%s", command_output);
+    assert_true(text[0] == '[' && strlen(text) > 40);
+    strcat(command, " --speculate ngram 2>/dev/null");
+    expect_command(with(command), 0, text);
+    snprintf(command, sizeof(command), "x --json-schema %s --temperature 0 --device cpu --speculate ngram --json",
+             scratch("s.json"));
+    expect_command(with(command), 0, "\"accepted_tokens\": ");
+    assert_null(strstr(command_output, "\"accepted_tokens\": 0"));
+}
+
 /* Number of different tokens among the 12 of a greedy text. */
 static int different_tokens(const char *flags)
 {
@@ -508,6 +528,7 @@ int main(void)
         in_scope(json_says_how_likely_tokens_were),
         in_scope(several_texts_are_written_at_once),
         in_scope(texts_follow_a_grammar),
+        in_scope(speculation_follows_a_grammar),
         in_scope(penalties_keep_generated_tokens_from_coming_again),
         in_scope(speculation_writes_the_same_text),
         in_scope(old_flags_are_accepted),

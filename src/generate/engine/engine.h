@@ -19,7 +19,7 @@
 /* The mask of a request's grammar. */
 typedef enum tarn__mask_state {
     TARN__MASK_NONE,      /* without a grammar */
-    TARN__MASK_WANTED,    /* for a worker, who first appends `accepted` to the grammar */
+    TARN__MASK_WANTED,    /* for a worker, who first appends the new tokens to the grammar */
     TARN__MASK_COMPUTING, /* the constraint is a worker's */
     TARN__MASK_READY,     /* for the next token; or there is none: the grammar is done, or an error */
 } tarn__mask_state;
@@ -71,8 +71,9 @@ typedef struct tarn__request {
     bool needs_history; /* the sampler has not got the prompt yet */
     tarn__constraint constraint;
     tarn__mask_state mask;
-    int32_t accepted;         /* token that the grammar has yet to get; -1: none */
-    bool is_grammar_done;     /* it has ended with that token */
+    int64_t matched;          /* tokens so far, the prompt included, that the grammar has got */
+    int64_t prepared;         /* proposals after `count` whose masks are known */
+    bool is_grammar_done;     /* it has ended with the last token */
     bool has_failed;          /* there is no mask */
     char *mask_error;         /* why; owned. NULL: no memory */
     tarn_text_stream *stream; /* NULL without a tokenizer */
@@ -83,6 +84,7 @@ typedef struct tarn__request {
     int64_t draft_tokens, proposal_length;    /* proposed at a time, at most; 0: none */
     int64_t proposed_tokens, accepted_tokens; /* so far */
     int64_t steps_without;                    /* proposals */
+    bool is_paying;                           /* proposals are worth their masks, as of the last step */
     double accepted_part;                     /* of proposals, expected */
     int64_t preemptions;
     double added_at, started_at, decoded_at; /* milliseconds; 0: not yet */
@@ -251,6 +253,9 @@ void tarn__engine_end_moves(tarn_engine *engine, bool is_good);
 
 void tarn__engine_open_speculation(tarn__request *request, const tarn_generate_options *options);
 
+/* Tokens whose masks a worker computes after that of the next one; with the lock. */
+int64_t tarn__engine_look_ahead(const tarn_engine *engine, const tarn__request *request);
+
 /* Adds proposals to the plan of a step that decodes alone. */
 void tarn__engine_propose(tarn_engine *engine);
 
@@ -266,8 +271,8 @@ bool tarn__engine_start_workers(tarn_engine *engine);
 /* Ends the workers after the masks that they compute. */
 void tarn__engine_stop_workers(tarn_engine *engine);
 
-/* Has a request's next mask computed, after a token; -1: none. Does nothing without a grammar. */
-void tarn__engine_want_mask(tarn_engine *engine, tarn__request *request, int32_t token);
+/* Has a request's next mask computed, after its tokens so far. Does nothing without a grammar. */
+void tarn__engine_want_mask(tarn_engine *engine, tarn__request *request);
 
 /* True if a request cannot have its next token yet. */
 bool tarn__request_needs_mask(const tarn__request *request);

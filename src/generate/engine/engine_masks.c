@@ -1,9 +1,12 @@
 /* engine_masks.c: masks of grammars, computed by threads of their own while the steps of other requests go on.
  *
- * The first mask of a grammar's state may take long where the vocabulary is large. After each token of a request with a
- * grammar a worker appends the token to the grammar and computes the next mask; a request without its mask is left out
- * of the steps. That the grammar is done is known then, too, so that the request's last output has no token. Which step
- * computes a request never changes its tokens.
+ * The first mask of a grammar's state may take long where the vocabulary is large. After the tokens that a step gave a
+ * request with a grammar a worker appends them to the grammar and computes the next mask; a request without its mask is
+ * left out of the steps. That the grammar is done is known then, too, so that the request's last output has no token.
+ * Which step computes a request never changes its tokens.
+ *
+ * Where the request speculates, the worker proposes tokens, too, and computes the masks after them, as long as steps
+ * wait for masks at most: proposals that the grammar does not allow are never computed by the model.
  *
  * A worker holds the grammar's lock while it computes. Nothing else waits for this lock: the workers take requests of
  * different grammars, and a request that has ended is freed when its grammar is not in use. Work and memory of a mask
@@ -14,6 +17,7 @@
 
 #include "base/memory.h"
 #include "generate/engine/engine.h"
+#include "generate/speculate.h"
 
 /* Milliseconds that a step waits for masks: at least this, and this part of the last step, beside other requests; and
  * without any. */
@@ -32,14 +36,35 @@ static tarn__request *next_wanted(const tarn_engine *e)
     return NULL;
 }
 
-/* Appends the token and computes the mask, without the engine's lock. The last token of a request needs no mask after
- * it. False with an error. */
-static bool compute(tarn__request *r, bool is_last)
+/* Milliseconds that a step waits for masks beside other requests. */
+static double grace(const tarn_engine *e)
+{
+    return GRACE_PART * e->step_ms > MIN_GRACE_MS ? GRACE_PART * e->step_ms : MIN_GRACE_MS;
+}
+
+/* What a worker needs to know, of the time when it had the lock. */
+typedef struct job {
+    int64_t count, ahead;
+    bool is_last;
+    double grace_ms;
+} job;
+
+/* Appends the new tokens and computes the mask, and those after proposed tokens, without the engine's lock. The last
+ * token of a request needs no mask after it. False with an error. */
+static bool compute(tarn__request *r, const job *j)
 {
     tarn__constraint *c = &r->constraint;
-    if (r->accepted >= 0 && !tarn__constraint_accept(c, r->accepted, &r->is_grammar_done))
+    while (r->matched < j->count)
+        if (!tarn__constraint_accept(c, r->tokens[r->matched++], &r->is_grammar_done))
+            return false;
+    if (j->is_last || r->is_grammar_done)
+        return true;
+    if (!tarn__constraint_compute(c))
         return false;
-    return is_last || r->is_grammar_done || tarn__constraint_compute(c);
+    int32_t *proposed = r->tokens + j->count;
+    int64_t found = j->ahead > 0 ? tarn__propose_ngram(r->tokens, j->count, j->ahead, proposed) : 0;
+    r->prepared = tarn__constraint_look_ahead(c, proposed, found, 1e-3 * j->grace_ms);
+    return true;
 }
 
 /* The sentence of the pending error, which is cleared. The caller owns it. NULL: no memory for it. */
@@ -69,11 +94,11 @@ static void *work(void *arg)
             pthread_cond_wait(&e->mask_wanted, &e->lock);
             continue;
         }
-        bool is_last = r->count == r->max_count;
+        const job j = {r->count, tarn__engine_look_ahead(e, r), r->count == r->max_count, grace(e)};
         r->mask = TARN__MASK_COMPUTING;
         e->busy[own.index] = r->constraint.grammar;
         tarn__engine_unlock(e);
-        bool good = compute(r, is_last);
+        bool good = compute(r, &j);
         char *error = good ? NULL : take_error();
         tarn__engine_lock(e);
         e->busy[own.index] = NULL;
@@ -128,11 +153,11 @@ void tarn__engine_stop_workers(tarn_engine *e)
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-void tarn__engine_want_mask(tarn_engine *e, tarn__request *r, int32_t token)
+void tarn__engine_want_mask(tarn_engine *e, tarn__request *r)
 {
     if (!r->constraint.grammar || r->prompt_only)
         return;
-    r->accepted = token;
+    r->prepared = 0;
     r->mask = TARN__MASK_WANTED;
     pthread_cond_signal(&e->mask_wanted);
 }
@@ -164,8 +189,7 @@ static void count_running(const tarn_engine *e, int *blocked, int *others)
 void tarn__engine_wait_for_masks(tarn_engine *e, bool has_others)
 {
     int blocked, others;
-    double grace = GRACE_PART * e->step_ms > MIN_GRACE_MS ? GRACE_PART * e->step_ms : MIN_GRACE_MS;
-    struct timespec until = tarn__engine_time_in(has_others ? grace : MAX_IDLE_MS);
+    struct timespec until = tarn__engine_time_in(has_others ? grace(e) : MAX_IDLE_MS);
     count_running(e, &blocked, &others);
     if (has_others && others == 0)
         return;

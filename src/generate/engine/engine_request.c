@@ -135,7 +135,7 @@ static bool open_request(const tarn_engine *e, tarn__request *r, const int32_t *
     r->slot = e->swap.count > 0 ? tarn__alloc(sizeof(*r->slot) * (size_t)tarn__engine_pages_for(r->max_count)) : NULL;
     r->sampler = tarn_sampler_new(&sampler);
     if (!r->tokens || !r->page || (e->swap.count > 0 && !r->slot) || !r->sampler ||
-        !tarn__constraint_open(&r->constraint, &e->info, o))
+        !tarn__constraint_open(&r->constraint, &e->info, o, 1 + (int)r->draft_tokens))
         return false;
     memcpy(r->tokens, tokens, sizeof(*tokens) * (size_t)r->count);
     if (!e->options.tokenizer)
@@ -151,7 +151,7 @@ static tarn__request *new_request(const tarn_engine *e, const int32_t *tokens, i
     tarn__request *r = tarn__alloc(sizeof(*r));
     if (!r)
         return NULL;
-    r->count = r->prompt = count;
+    r->count = r->prompt = r->matched = count;
     r->max_count = o->prompt_only ? count : o->max_tokens ? count + o->max_tokens : e->options.context;
     r->root = r->key = tarn__page_root(o->cache_salt);
     r->adapter = o->adapter;
@@ -161,8 +161,7 @@ static tarn__request *new_request(const tarn_engine *e, const int32_t *tokens, i
     r->logprobs = o->logprobs || o->top_logprobs > 0 || o->prompt_logprobs;
     r->top_logprobs = o->top_logprobs;
     r->added_at = tarn__engine_now();
-    if (!o->grammar) /* its masks are computed token by token */
-        tarn__engine_open_speculation(r, o);
+    tarn__engine_open_speculation(r, o);
     if (open_request(e, r, tokens, o))
         return r;
     free_request(r);
@@ -177,7 +176,7 @@ static bool list_request(tarn_engine *e, tarn__request *r)
         return false;
     r->number = e->next_number++;
     e->request[e->count++] = r;
-    tarn__engine_want_mask(e, r, -1);
+    tarn__engine_want_mask(e, r);
     pthread_cond_broadcast(&e->changed);
     return true;
 }

@@ -37,12 +37,14 @@ static bool sample_proposed(tarn__request *r, tarn_tensor *logits, int64_t row)
     bool is_next = true;
     r->ids = 0;
     for (int64_t i = 0; is_next; i++) {
+        if (!tarn__constraint_apply(&r->constraint, (int)i, r->sampler))
+            return false;
         tarn_tensor *token = tarn_sampler_sample(r->sampler, tarn_slice(logits, 0, row + i, row + i + 1));
         if (!token || !tarn_read(token, &r->id[i], sizeof(r->id[i])))
             return false;
         r->ids++;
         is_next = i < r->proposed && r->id[i] == r->tokens[r->count + i] &&
-                  !tarn__constraint_is_end(&r->constraint, r->id[i]);
+                  !tarn__constraint_is_end(&r->constraint, (int)i, r->id[i]);
     }
     return true;
 }
@@ -56,13 +58,15 @@ static bool sample_all(tarn__batch *b, tarn_tensor *logits, tarn_tensor **part)
         int64_t row = r->first_row + r->prompt_rows;
         if (!r->is_sampled)
             continue;
-        if (!tarn__constraint_apply(&r->constraint, r->sampler) || !add_history(r, tarn_device_of(logits)))
+        if (!add_history(r, tarn_device_of(logits)))
             return false;
         if (r->proposed > 0) {
             if (!sample_proposed(r, logits, row))
                 return false;
             continue;
         }
+        if (!tarn__constraint_apply(&r->constraint, 0, r->sampler))
+            return false;
         r->ids = 1;
         part[i] = tarn_sampler_sample(r->sampler, tarn_slice(logits, 0, row, row + 1));
         if (!part[i])
@@ -216,15 +220,16 @@ static bool describe(tarn_engine *e, tarn__request *r, tarn__reply *reply, const
 
 /* Queues the output of a sampled token; there is space. Whether it is the last one of a grammar is known later
  * (engine_masks.c). False with an error. */
-static bool accept(tarn_engine *e, tarn__request *r, int64_t token, const double *logprob)
+static bool accept(tarn_engine *e, tarn__request *r, int row, const double *logprob)
 {
+    int64_t token = r->id[row];
     if (token < 0)
         return raise_not_finite(r, r->count);
-    bool is_end = tarn__constraint_is_end(&r->constraint, token);
+    bool is_end = tarn__constraint_is_end(&r->constraint, row, token);
     if (!is_end) {
         r->tokens[r->count++] = (int32_t)token;
         e->stats.new_tokens++;
-        tarn__engine_want_mask(e, r, (int32_t)token);
+        tarn__engine_want_mask(e, r);
         if (e->short_context > 0 && r->count == e->short_context + 1)
             tarn__engine_release_pages(e, r); /* its keys fit shorter texts only: all are computed anew */
     }
@@ -249,7 +254,7 @@ static void reply(tarn_engine *e, const tarn__batch *b, tarn__request *r)
     if (good && r->is_sampled) {
         int64_t each = 1 + 2 * r->top_logprobs;
         for (int i = 0; good && !is_last && i < r->ids; i++) {
-            good = accept(e, r, r->id[i], logprob + (r->prompt_rows + i) * each);
+            good = accept(e, r, i, logprob + (r->prompt_rows + i) * each);
             is_last = good && e->reply[e->replies - 1].output.finish_reason != TARN_FINISH_NONE;
         }
     } else if (good && r->prompt_only && r->computed == r->count) {

@@ -5,6 +5,9 @@
  * bits of a step of its own by batch invariance, and rows are sampled in order, until a token is another than the one
  * proposed: a request has the same tokens as without.
  *
+ * With a grammar the proposals are made when the mask of the next token is (engine_masks.c), as each needs one. A step
+ * takes what is known by then.
+ *
  * A step that decodes alone is timed, by its number of tokens. Proposals are added while the time that they take is
  * less than what the tokens that they are expected to give would take otherwise; how many of a request's proposals are
  * accepted is known from those before. One that is given up is tried again after a while. Times decide what is
@@ -75,16 +78,31 @@ static int64_t most_proposals(const tarn_engine *e, const tarn__request *r, int6
     return most;
 }
 
+int64_t tarn__engine_look_ahead(const tarn_engine *e, const tarn__request *r)
+{
+    bool is_due = r->steps_without + 1 >= TRY_AGAIN;
+    return r->draft_tokens > 0 && (r->is_paying || is_due) ? most_proposals(e, r, TARN__ENGINE_PROPOSALS) : 0;
+}
+
+/* Proposals after a request's tokens, at most so many: n-grams, or those whose masks are known. */
+static int64_t find_proposals(const tarn__request *r, int64_t most)
+{
+    if (r->constraint.grammar)
+        return most < r->prepared ? most : r->prepared;
+    return tarn__propose_ngram(r->tokens, r->count, most, r->tokens + r->count);
+}
+
 /* Adds proposals to a decoding request's plan; returns their number. */
 static int64_t propose(tarn_engine *e, tarn__request *r, int64_t tokens, int64_t requests)
 {
     int64_t most = most_proposals(e, r, TARN__ENGINE_TIMED_TOKENS - tokens);
     bool is_due = ++r->steps_without >= TRY_AGAIN;
-    if (most < 1 || !(pays(e, r, tokens, requests, most) || is_due))
+    r->is_paying = most > 0 && pays(e, r, tokens, requests, most);
+    if (most < 1 || !(r->is_paying || is_due))
         return 0;
     if (is_due)
         most = most < FIRST_LENGTH ? most : FIRST_LENGTH;
-    int64_t found = tarn__propose_ngram(r->tokens, r->count, most, r->tokens + r->count);
+    int64_t found = find_proposals(r, most);
     if (found > 0)
         r->steps_without = 0;
     r->proposed = found;
@@ -102,9 +120,12 @@ void tarn__engine_propose(tarn_engine *e)
         requests += r->planned > 0;
         is_decoding = is_decoding && (r->planned == 0 || (r->planned == 1 && r->count - r->computed == 1));
     }
-    for (int i = 0; is_decoding && i < e->count; i++)
-        if (e->request[i]->planned == 1 && e->request[i]->draft_tokens > 0 && tokens < TARN__ENGINE_TIMED_TOKENS)
-            tokens += propose(e, e->request[i], tokens, requests);
+    for (int i = 0; is_decoding && i < e->count; i++) {
+        tarn__request *r = e->request[i];
+        r->is_paying = r->is_paying && tokens < TARN__ENGINE_TIMED_TOKENS;
+        if (r->planned == 1 && r->draft_tokens > 0 && tokens < TARN__ENGINE_TIMED_TOKENS)
+            tokens += propose(e, r, tokens, requests);
+    }
     e->decoding_tokens = is_decoding ? tokens : 0;
 }
 
