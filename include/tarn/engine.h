@@ -60,6 +60,13 @@ typedef struct tarn_engine_options {
      * being recomputed or dropped; default: none. Taken as it is used. On devices with memory of their own: an error on
      * the CPU */
     int64_t swap_bytes;
+    /* for TARN_SPECULATE_DRAFT, on the CPU with batch invariance: a smaller model with the same tokens. It has a KV
+     * cache of its own for as many tokens as .kv_bytes holds, but for no more than `sequences` contexts. Borrowed: must
+     * outlive the engine. NULL: none */
+    tarn_module *draft;
+    /* its tokenizer, which must have the ids of the engine's. Borrowed for the call. NULL: the vocabularies must be of
+     * one size */
+    const tarn_tokenizer *draft_tokenizer;
 } tarn_engine_options;
 
 /* An engine. Borrows the model, which must outlive it and stay on its device; all of its layers are on one device.
@@ -76,10 +83,10 @@ TARN_API tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engin
 TARN_API int64_t tarn_engine_add_adapter(tarn_engine *engine, const char *path);
 
 /* Adds a request: a prompt of at least one token and of fewer than the context. Copies what it needs, and keeps the
- * grammar. All options apply, except .slide, .keep and .on_token, which are errors, and .no_capture; .speculate has
- * n-grams, on the CPU with batch invariance. Several samples of one prompt are several requests with seeds of their
- * own: the prompt's full pages are computed once. `...` is a const tarn_generate_options *, or NULL. Returns the
- * request's number, from 1 on; -1 on error. */
+ * grammar. All options apply, except .slide, .keep and .on_token, which are errors, and .no_capture; .speculate
+ * has n-grams, or the engine's .draft, on the CPU with batch invariance. Several samples of one prompt are several
+ * requests with seeds of their own: the prompt's full pages are computed once. `...` is a const tarn_generate_options
+ * *, or NULL. Returns the request's number, from 1 on; -1 on error. */
 TARN_API int64_t tarn_engine_add_sized(tarn_engine *engine, const int32_t *tokens, int64_t count,
                                        const tarn_generate_options *options, size_t options_size);
 #define tarn_engine_add(engine, tokens, count, ...) \

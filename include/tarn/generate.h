@@ -140,7 +140,7 @@ TARN_API void tarn_sampler_free(tarn_sampler *sampler);
 typedef enum tarn_speculate {
     TARN_SPECULATE_OFF = 0,
     TARN_SPECULATE_NGRAM, /* prompt lookup: what followed the last tokens where they came before */
-    TARN_SPECULATE_DRAFT  /* what a smaller model writes: .draft of the generator */
+    TARN_SPECULATE_DRAFT  /* what a smaller model writes: .draft of the generator or the engine */
 } tarn_speculate;
 
 /* Receives each token as soon as it is known; false stops the generation after it. */

@@ -506,6 +506,8 @@ class tarn_engine_options(c.Structure):
     not_invariant: bool
     tokenizer: Optional[int]
     swap_bytes: int
+    draft: Optional[int]
+    draft_tokenizer: Optional[int]
 
 
 tarn_engine_options._fields_ = [
@@ -518,6 +520,8 @@ tarn_engine_options._fields_ = [
     ("not_invariant", c.c_bool),
     ("tokenizer", c.c_void_p),
     ("swap_bytes", c.c_int64),
+    ("draft", c.c_void_p),
+    ("draft_tokenizer", c.c_void_p),
 ]
 
 

@@ -267,7 +267,9 @@ static const tarn__option_row table[] = {
      "prompt tokens per step; more is faster, fewer steadier"},
     {"speculate", TARN__OPT_STRING, 0, 0, NULL, "HOW", TARN__SERVES, AT(speculate), 0,
      "speculative decoding, the same tokens sooner, on the CPU: ngram proposes what followed the last tokens before, "
-     "or off [off]"},
+     "draft the tokens of --draft-model; or off [draft with --draft-model, else off]"},
+    {"draft-model", TARN__OPT_STRING, 0, 0, NULL, "MODEL", TARN__SERVES, AT(draft_model), 0,
+     "smaller model with the same tokenizer, for --speculate draft"},
     {"draft-tokens", TARN__OPT_INT, 1, 7, NULL, "N", TARN__SERVES, AT(draft_tokens), 0,
      "with speculation: tokens proposed at a time, at most [7]"},
     {"queue", TARN__OPT_INT, 0, 65536, "256", "N", TARN__SERVES, AT(queue), 0,

@@ -35,24 +35,26 @@ static double now_ms(void)
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
-/* Raises a draft model whose tokens are not those of the model. */
-static bool check_draft(const tarn_decoder *target, const tarn_tokenizer *tokenizer, const tarn_generator_options *o)
+bool tarn__draft_check(const tarn__model_info *info, const tarn_tokenizer *tokenizer, const tarn_module *draft,
+                       const tarn_tokenizer *draft_tokenizer)
 {
-    tarn__model_info info;
-    if (o->draft_tokenizer && tokenizer) {
-        if (tarn_tokenizer_hash(o->draft_tokenizer) == tarn_tokenizer_hash(tokenizer))
+    tarn__model_info own;
+    if (!tarn__arch_of("the draft model", draft))
+        return false;
+    if (draft_tokenizer && tokenizer) {
+        if (tarn_tokenizer_hash(draft_tokenizer) == tarn_tokenizer_hash(tokenizer))
             return true;
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "the draft model has another tokenizer: %s of %lld tokens; it must have the model's, %s of "
                            "%lld tokens",
-                           tarn_tokenizer_kind(o->draft_tokenizer), (long long)tarn_tokenizer_count(o->draft_tokenizer),
+                           tarn_tokenizer_kind(draft_tokenizer), (long long)tarn_tokenizer_count(draft_tokenizer),
                            tarn_tokenizer_kind(tokenizer), (long long)tarn_tokenizer_count(tokenizer));
     }
-    tarn__model_describe(o->draft, &info);
-    return info.vocab_size == target->info.vocab_size ||
+    tarn__model_describe(draft, &own);
+    return own.vocab_size == info->vocab_size ||
            tarn__raise(TARN_ERROR_ARGUMENT,
                        "the draft model has a vocabulary of %lld tokens; it must be the model's, of %lld",
-                       (long long)info.vocab_size, (long long)target->info.vocab_size);
+                       (long long)own.vocab_size, (long long)info->vocab_size);
 }
 
 bool tarn__speculation_open(tarn__speculation *p, const tarn_decoder *target, const tarn_tokenizer *tokenizer,
@@ -62,7 +64,7 @@ bool tarn__speculation_open(tarn__speculation *p, const tarn_decoder *target, co
     int64_t context = target->cache.shape.capacity;
     if (!o->draft)
         return !o->draft_tokenizer || tarn__raise(TARN_ERROR_ARGUMENT, ".draft_tokenizer needs .draft");
-    if (!tarn__arch_of("generator_new", o->draft) || !check_draft(target, tokenizer, o))
+    if (!tarn__draft_check(&target->info, tokenizer, o->draft, o->draft_tokenizer))
         return false;
     tarn__model_describe(o->draft, &info);
     p->draft = tarn_decoder_new(o->draft, &(tarn_decoder_options){.context = info.context < context ? 0 : context,

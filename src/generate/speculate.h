@@ -23,6 +23,11 @@ struct tarn__sequence;
  * the memory after the text. */
 int64_t tarn__propose_ngram(const int32_t *tokens, int64_t count, int64_t most, int32_t *proposed);
 
+/* Raises a draft model whose tokens are not those of a model. Without both tokenizers their vocabularies must be of one
+ * size. */
+bool tarn__draft_check(const tarn__model_info *info, const tarn_tokenizer *tokenizer, const tarn_module *draft,
+                       const tarn_tokenizer *draft_tokenizer);
+
 /* The speculation of a generator with one sequence. Owns the decoder of the draft model, the tokens in its cache and
  * the logits. */
 typedef struct tarn__speculation {

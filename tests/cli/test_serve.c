@@ -68,6 +68,10 @@ static void start_with(const char *option)
     assert_non_null(fgets(line, sizeof(line), said));
     assert_contains(line, "ready: letters on cpu, context of 256 tokens; Ctrl-C stops the server");
     assert_non_null(fgets(line, sizeof(line), said));
+    if (option && strstr(option, "--draft-model")) {
+        assert_contains(line, "  draft model ");
+        assert_non_null(fgets(line, sizeof(line), said));
+    }
     assert_contains(line, "chat page: http://127.0.0.1:");
 }
 
@@ -215,10 +219,9 @@ static void sigterm_lets_a_stream_finish(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static void speculation_changes_no_token(void **state)
+static void check_speculation(const char *option)
 {
-    (void)state;
-    start_with("--speculate=ngram");
+    start_with(option);
     const char *prompt = "abcdabcdabcdabcdabcdabcd";
     assert_int_equal(run_command(command_line("generate %s %s --max-tokens 150 --temperature 0 --json --device cpu",
                                               scratch("letters"), prompt)),
@@ -245,6 +248,15 @@ static void speculation_changes_no_token(void **state)
     fclose(said);
 }
 
+static void speculation_changes_no_token(void **state)
+{
+    (void)state;
+    char option[1024];
+    check_speculation("--speculate=ngram");
+    snprintf(option, sizeof(option), "--draft-model=%s", scratch("letters")); /* the model itself */
+    check_speculation(option);
+}
+
 static void what_cannot_be_served_is_refused(void **state)
 {
     (void)state;
@@ -264,8 +276,11 @@ static void what_cannot_be_served_is_refused(void **state)
     expect_command("serve m --kv-type q3 2>&1", 2, "--kv-type");
     expect_command(command_line("serve %s --api-key-file /no/such/keys 2>&1", scratch("letters")), 1, "--api-key-file");
     expect_command("serve m --json 2>&1", 2, "--json");
-    expect_command("serve m --speculate draft 2>&1", 2, "--speculate: 'draft' must be ngram or off");
+    expect_command("serve m --speculate lookup 2>&1", 2, "--speculate: 'lookup' must be off, ngram or draft");
+    expect_command("serve m --speculate draft 2>&1", 2, "--speculate draft needs --draft-model");
     expect_command("serve m --draft-tokens 3 --speculate off 2>&1", 2, "--draft-tokens needs --speculate ngram");
+    expect_command("serve m n --draft-model d 2>&1", 2, "--draft-model d belongs to one model, and several are given");
+    expect_command(command_line("serve %s --draft-model /no/such/draft 2>&1", scratch("letters")), 1, "/no/such/draft");
 }
 
 int main(void)

@@ -180,7 +180,9 @@ static void what_an_engine_cannot_do_is_refused(void **state)
     tarn_engine *engine = tarn_engine_new(model, NULL),
                 *other = tarn_engine_new(model, &(tarn_engine_options){.not_invariant = true});
     assert_true(tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.speculate = TARN_SPECULATE_DRAFT}) < 0);
-    assert_error(TARN_ERROR_UNSUPPORTED, "engine_add: .speculate is 2; engines have 1 (n-grams) alone");
+    assert_error(TARN_ERROR_ARGUMENT, "engine_add: .speculate needs the engine's .draft: it has no draft model");
+    assert_true(tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.speculate = (tarn_speculate)3}) < 0);
+    assert_error(TARN_ERROR_ARGUMENT, "engine_add: .speculate is 3; it must be from 0 to 2");
     assert_true(tarn_engine_add(engine, tokens, 3, &(tarn_generate_options){.draft_tokens = 3}) < 0);
     assert_error(TARN_ERROR_ARGUMENT, "engine_add: .draft_tokens is 3; it needs .speculate");
     assert_true(tarn_engine_add(engine, tokens, 3,

@@ -387,6 +387,8 @@ int tarn__generate(const tarn__options *options)
     int status = tarn__lm_options("generate", options, &w.kv_type);
     if (status == TARN__DONE)
         status = tarn__lm_speculate_options("generate", options, &w.speculate);
+    if (status == TARN__DONE && w.speculate != TARN_SPECULATE_OFF && options->sequences > 1)
+        status = misuse("--speculate is for one sequence; give --n 1");
     if (status == TARN__DONE)
         status = run(&w);
     close_job(&w);

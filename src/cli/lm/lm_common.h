@@ -30,9 +30,13 @@ int tarn__lm_grammar_options(const char *command, const tarn__options *options);
 int tarn__lm_grammar(const char *command, const tarn__options *options, const tarn_tokenizer *tokenizer,
                      const tarn_model_info *info, tarn_grammar **grammar);
 
-/* Parses --speculate, and checks it against --draft-model, --draft-tokens and --n. TARN__DONE, or TARN__MISUSED with a
+/* Parses --speculate, and checks it against --draft-model and --draft-tokens. TARN__DONE, or TARN__MISUSED with a
  * message on standard error. */
 int tarn__lm_speculate_options(const char *command, const tarn__options *options, tarn_speculate *speculate);
+
+/* The options with which --draft-model is opened: the model's, but for what belongs to that one alone. They point to
+ * `*word`, which must outlive them. */
+tarn__options tarn__lm_draft_options(const tarn__options *options, const char **word);
 
 /* Opens the model and the tokenizer of --draft-model; both stay NULL without it. The caller owns them, after a failure
  * too. Returns an exit status, with a message on standard error if it is not TARN__DONE. */

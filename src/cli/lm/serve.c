@@ -31,6 +31,10 @@ typedef struct serving {
     tarn_run_weights *weights;
     char **names;
     tarn_kv_type kv_type;
+    tarn_speculate speculate;
+    tarn_run_weights draft_weights;
+    tarn_module *draft; /* NULL: none */
+    tarn_tokenizer *draft_tokenizer;
     char url[128];
     char *lora[TARN__LORAS_MAX]; /* names of the adapters */
 } serving;
@@ -57,6 +61,20 @@ static tarn__options options_of(const tarn__options *options, int index)
     return one;
 }
 
+/* The draft model and its tokenizer. False with an error. */
+static bool open_draft(serving *s, tarn_engine_options *engine)
+{
+    const char *word;
+    const tarn__options own = tarn__lm_draft_options(s->options, &word);
+    if (!s->options->draft_model)
+        return true;
+    s->draft = tarn__lm_model(&own, &s->draft_weights);
+    s->draft_tokenizer = s->draft ? tarn__lm_tokenizer(&own) : NULL;
+    engine->draft = s->draft;
+    engine->draft_tokenizer = s->draft_tokenizer;
+    return s->draft_tokenizer != NULL;
+}
+
 /* The API owns model and tokenizer from here, also where this fails after opening one. */
 static bool load(int index, tarn_module **model, tarn_tokenizer **tokenizer, tarn_engine_options *engine, char *error,
                  size_t error_size, void *ctx)
@@ -67,7 +85,7 @@ static bool load(int index, tarn_module **model, tarn_tokenizer **tokenizer, tar
     *model = tarn__lm_model(&o, &s->weights[index]);
     *tokenizer = *model ? tarn__lm_tokenizer(&o) : NULL;
     bool good = *tokenizer && (!o.template_name || tarn_tokenizer_set_chat(*tokenizer, o.template_name)) &&
-                tarn_model_query(*model, &info);
+                tarn_model_query(*model, &info) && open_draft(s, engine);
     if (good)
         size_cache(s, &info, engine);
     else
@@ -111,6 +129,8 @@ static void print_loaded(const tarn__api_model *model, void *ctx)
            (long long)model->context, model->has_template ? "" : ", no chat template (/v1/completions only)");
     for (int i = 0; i < model->adapter_count; i++)
         printf("  adapter %s\n", tarn__escaped(model->adapters[i]));
+    if (s->options->draft_model)
+        printf("  draft model %s\n", tarn__escaped(s->options->draft_model));
     printf("%s page: %s/, status: %s/status\n", model->has_template ? "chat" : "completion", s->url, s->url);
     fflush(stdout);
 }
@@ -149,9 +169,17 @@ static bool is_loopback(const char *address)
     return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-static bool speculates(const tarn__options *o)
+/* Speculation that only some servers can have. */
+static int check_speculation(const tarn__options *o, tarn_speculate speculate)
 {
-    return o->speculate && strcmp(o->speculate, "ngram") == 0;
+    if (speculate != TARN_SPECULATE_OFF && !tarn_device_equal(o->device, tarn_device_cpu())) {
+        fprintf(stderr, "tarn serve: --speculate needs --device cpu: on GPUs the bits of logits depend on how many "
+                        "tokens are computed at once\n");
+        return TARN__MISUSED;
+    }
+    if (o->draft_model && o->word_count > 1)
+        return misuse("--draft-model %s belongs to one model, and several are given", tarn__escaped(o->draft_model));
+    return TARN__DONE;
 }
 
 /* What can be refused before anything is opened: a server that listens has accepted its options. */
@@ -164,17 +192,6 @@ static int check_options(const tarn__options *o)
     if (o->swap_memory && tarn_device_equal(o->device, tarn_device_cpu())) {
         fprintf(stderr, "tarn serve: --swap-memory needs a GPU, and the device is cpu, where it gains nothing over a "
                         "larger --kv-memory\n");
-        return TARN__MISUSED;
-    }
-    if (o->speculate && strcmp(o->speculate, "ngram") != 0 && strcmp(o->speculate, "off") != 0)
-        return misuse("--speculate: '%s' must be ngram or off", tarn__escaped(o->speculate));
-    if (speculates(o) && !tarn_device_equal(o->device, tarn_device_cpu())) {
-        fprintf(stderr, "tarn serve: --speculate needs --device cpu: on GPUs the bits of logits depend on how many "
-                        "tokens are computed at once\n");
-        return TARN__MISUSED;
-    }
-    if (o->draft_tokens && !speculates(o)) {
-        fprintf(stderr, "tarn serve: --draft-tokens needs --speculate ngram\n");
         return TARN__MISUSED;
     }
     if (!is_loopback(o->host) && !o->api_key_file)
@@ -249,7 +266,7 @@ static int serve(serving *s, const tarn__api_keys *keys)
                                  .origin_count = o->origin_count,
                                  .queue = (int)o->queue,
                                  .drain_seconds = (int)o->drain,
-                                 .speculate = speculates(o) ? TARN_SPECULATE_NGRAM : TARN_SPECULATE_OFF,
+                                 .speculate = s->speculate,
                                  .draft_tokens = o->draft_tokens,
                                  .engine = {.sequences = o->sequences,
                                             .kv_type = s->kv_type,
@@ -309,7 +326,9 @@ static int find_models(serving *s)
         }
         status = tarn__checkpoint_use("serve", &one, &s->weights[i]);
     }
-    return status;
+    const char *word;
+    const tarn__options draft = tarn__lm_draft_options(o, &word);
+    return status == TARN__DONE && word ? tarn__checkpoint_use("serve", &draft, &s->draft_weights) : status;
 }
 
 int tarn__serve(const tarn__options *options)
@@ -320,6 +339,10 @@ int tarn__serve(const tarn__options *options)
     int status = check_options(options);
     if (status == TARN__DONE)
         status = tarn__lm_options("serve", options, &s.kv_type);
+    if (status == TARN__DONE)
+        status = tarn__lm_speculate_options("serve", options, &s.speculate);
+    if (status == TARN__DONE)
+        status = check_speculation(options, s.speculate);
     if (status == TARN__DONE)
         status = find_models(&s);
     if (status == TARN__DONE && options->api_key_file &&
@@ -337,6 +360,8 @@ int tarn__serve(const tarn__options *options)
         free(s.names[i]);
     free(s.names);
     free(s.weights);
+    tarn_tokenizer_free(s.draft_tokenizer);
+    tarn_module_free(s.draft);
     tarn__api_keys_free(&keys);
     return status;
 }

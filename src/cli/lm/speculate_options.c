@@ -1,4 +1,4 @@
-/* speculate_options.c: --speculate, --draft-model and --draft-tokens of generate and chat. */
+/* speculate_options.c: --speculate, --draft-model and --draft-tokens of generate, chat and serve. */
 #include <string.h>
 
 #include "cli/lm/lm_common.h"
@@ -27,9 +27,16 @@ int tarn__lm_speculate_options(const char *command, const tarn__options *o, tarn
         return misuse(command, "--draft-model needs --speculate draft, or no --speculate");
     if (o->draft_tokens && *speculate == TARN_SPECULATE_OFF)
         return misuse(command, "--draft-tokens needs --speculate ngram or --draft-model");
-    if (*speculate != TARN_SPECULATE_OFF && o->sequences > 1)
-        return misuse(command, "--speculate is for one sequence; give --n 1");
     return TARN__DONE;
+}
+
+tarn__options tarn__lm_draft_options(const tarn__options *o, const char **word)
+{
+    *word = o->draft_model;
+    tarn__options own = *o;
+    own.words = (char **)(uintptr_t)word, own.word_count = 1;
+    own.adapter = NULL, own.checkpoint = NULL, own.gpu_layers = 0;
+    return own;
 }
 
 int tarn__lm_draft(const char *command, const tarn__options *o, tarn_module **draft, tarn_tokenizer **tokenizer)
@@ -37,11 +44,8 @@ int tarn__lm_draft(const char *command, const tarn__options *o, tarn_module **dr
     tarn_run_weights weights;
     if (!o->draft_model)
         return TARN__DONE;
-    /* as the model, but for what belongs to that one alone */
-    char *words[] = {(char *)o->draft_model};
-    tarn__options own = *o;
-    own.words = words, own.word_count = 1;
-    own.adapter = NULL, own.checkpoint = NULL, own.gpu_layers = 0;
+    const char *word;
+    const tarn__options own = tarn__lm_draft_options(o, &word);
     int status = tarn__checkpoint_use(command, &own, &weights);
     if (status != TARN__DONE)
         return status;

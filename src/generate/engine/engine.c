@@ -31,8 +31,7 @@ int64_t tarn__engine_max_pages(const tarn_engine *e, int64_t tokens)
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
-/* dtype of the cached keys and values; TARN_U8 stands for quantized rows (kv_q8). */
-static tarn_dtype stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model)
+tarn_dtype tarn__engine_stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model)
 {
     static const tarn_dtype dtypes[] = {
         [TARN_KV_F32] = TARN_F32, [TARN_KV_BF16] = TARN_BF16, [TARN_KV_F16] = TARN_F16, [TARN_KV_Q8_0] = TARN_U8};
@@ -113,7 +112,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
         tarn__raise_within(function);
         return NULL;
     }
-    shape.dtype = stored_dtype(own.options.kv_type, own.info.dtype);
+    shape.dtype = tarn__engine_stored_dtype(own.options.kv_type, own.info.dtype);
     if (!count_pages(&own, &shape)) {
         tarn__raise_within(function);
         return NULL;
@@ -121,7 +120,8 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     tarn_scope *scope = tarn_scope_open();
     tarn_engine *engine = scope ? tarn__alloc(sizeof(*engine)) : NULL;
     bool good = engine && tarn__kv_pages_open(function, &own.pages, &shape) && tarn__engine_open_swap(&own) &&
-                tarn__page_pool_open(&own.pool, (int32_t)shape.pages, own.swap.count, TARN__ENGINE_PAGE_TOKENS);
+                tarn__page_pool_open(&own.pool, (int32_t)shape.pages, own.swap.count, TARN__ENGINE_PAGE_TOKENS) &&
+                tarn__engine_open_draft(function, &own, shape.pages);
     tarn_scope_close(scope);
     if (good) {
         *engine = own;
@@ -130,6 +130,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
         pthread_cond_init(&engine->mask_wanted, NULL);
         return engine;
     }
+    tarn__engine_close_draft(&own);
     tarn__page_pool_close(&own.pool);
     tarn__engine_close_swap(&own);
     tarn__kv_pages_close(&own.pages);
@@ -158,6 +159,7 @@ void tarn_engine_free(tarn_engine *engine)
     pthread_cond_destroy(&engine->changed);
     pthread_cond_destroy(&engine->mask_wanted);
     pthread_mutex_destroy(&engine->lock);
+    tarn__engine_close_draft(engine);
     tarn__page_pool_close(&engine->pool);
     tarn__engine_close_swap(engine);
     tarn__kv_pages_close(&engine->pages);

@@ -50,6 +50,27 @@ typedef struct tarn__swap {
 #define TARN__ENGINE_PROPOSALS (TARN__ALONE_ROWS - 1)
 #define TARN__ENGINE_TIMED_TOKENS 32
 
+/* The draft model of an engine (engine_draft.c), and its KV cache. */
+typedef struct tarn__draft {
+    tarn_module *model; /* borrowed; NULL: none */
+    tarn__model_info info;
+    int64_t context;
+    tarn__kv_pages pages;
+    tarn__page_pool pool;
+    int64_t budget;  /* tokens that the present step may compute besides proposals */
+    double token_ms; /* of a proposed token of one request, estimated; 0: not yet */
+} tarn__draft;
+
+/* What a request has there. */
+typedef struct tarn__drafted {
+    int32_t *page; /* [pages of max_count]; NULL: the request has no draft proposals */
+    int64_t pages, published;
+    int64_t computed; /* tokens in its pages; those after `count` are proposals */
+    tarn__page_key key;
+    int64_t wanted, made; /* proposals of the next step, and those behind `count` */
+    int64_t fed;          /* tokens of the next pass */
+} tarn__drafted;
+
 /* One request. Its tokens are the prompt and those sampled; the keys and values of the first `computed` of them are in
  * its pages, except those before every layer's window, which are released. A waiting request has no pages. */
 typedef struct tarn__request {
@@ -83,9 +104,10 @@ typedef struct tarn__request {
     int64_t echoed;                           /* tokens of the prompt that were output */
     int64_t draft_tokens, proposal_length;    /* proposed at a time, at most; 0: none */
     int64_t proposed_tokens, accepted_tokens; /* so far */
-    int64_t steps_without;                    /* proposals */
-    bool is_paying;                           /* proposals are worth their masks, as of the last step */
-    double accepted_part;                     /* of proposals, expected */
+    tarn__drafted draft;
+    int64_t steps_without; /* proposals */
+    bool is_paying;        /* proposals are worth their masks, as of the last step */
+    double accepted_part;  /* of proposals, expected */
     int64_t preemptions;
     double added_at, started_at, decoded_at; /* milliseconds; 0: not yet */
 
@@ -124,6 +146,7 @@ struct tarn_engine {
     pthread_cond_t changed; /* requests or outputs were added, or is_woken was set */
     bool is_woken;
     tarn__page_pool pool;
+    tarn__draft draft;
     tarn__swap swap;         /* of the thread that steps, but for the free slots */
     tarn__request **request; /* all that have not ended, by number */
     int count, capacity;
@@ -202,6 +225,14 @@ const int32_t *tarn__engine_page_tokens(const tarn_engine *engine, const tarn__r
 /* A step has a batch for the requests of each side of the short context; without one, the second is empty. */
 #define TARN__ENGINE_BATCHES 2
 
+/* Logits [rows, vocab_size] of packed tokens [1, T], out of training mode, so that dropout never applies. In the open
+ * scope. NULL with an error. */
+tarn_tensor *tarn__engine_forward(tarn_module *model, tarn_tensor *tokens, const tarn__page_batch *pages,
+                                  tarn_tensor *rows, bool is_invariant);
+
+/* dtype of the cached keys and values; TARN_U8 stands for quantized rows (kv_q8). */
+tarn_dtype tarn__engine_stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model);
+
 /* A step's three parts: plan and release the batches with the lock, compute them without. plan: false with an error, or
  * without one where there is nothing to compute. */
 bool tarn__engine_plan(tarn_engine *engine, tarn__batch batch[TARN__ENGINE_BATCHES]);
@@ -253,15 +284,36 @@ void tarn__engine_end_moves(tarn_engine *engine, bool is_good);
 
 void tarn__engine_open_speculation(tarn__request *request, const tarn_generate_options *options);
 
+/* Raises speculation that an engine cannot do. */
+bool tarn__engine_check_speculation(const tarn_engine *engine, const tarn_generate_options *options);
+
 /* Tokens whose masks a worker computes after that of the next one; with the lock. */
 int64_t tarn__engine_look_ahead(const tarn_engine *engine, const tarn__request *request);
 
-/* Adds proposals to the plan of a step that decodes alone. */
-void tarn__engine_propose(tarn_engine *engine);
+/* Adds proposals to the plan of a step that decodes alone. The lock is not held while a draft model computes. False
+ * with an error. */
+bool tarn__engine_propose(tarn_engine *engine);
 
 /* Notes how many of a request's proposals were accepted, and the time of a step. */
 void tarn__engine_note_accepted(tarn_engine *engine, tarn__request *request);
 void tarn__engine_note_time(tarn_engine *engine, double milliseconds);
+
+/* ---- the draft model (engine_draft.c) ---------------------------------------------------------------------------- */
+
+/* Opens and closes the draft of the options, if any, for an engine of so many pages. False with an error; closing is
+ * allowed then. */
+bool tarn__engine_open_draft(const char *function, tarn_engine *engine, int64_t pages);
+void tarn__engine_close_draft(tarn_engine *engine);
+
+/* Releases a request's pages of the draft. */
+void tarn__engine_release_draft(tarn_engine *engine, tarn__request *request);
+
+/* Plans up to `most` proposals of the draft to a request, or a part of its prompt. Returns their number. */
+int64_t tarn__engine_want_draft(tarn_engine *engine, tarn__request *request, int64_t most);
+
+/* Runs the draft for the requests with such a plan: `made` of each. The lock is not held while it computes; requests
+ * that are cancelled meanwhile are removed. False with an error. */
+bool tarn__engine_run_draft(tarn_engine *engine);
 
 /* ---- masks (engine_masks.c) -------------------------------------------------------------------------------------- */
 
@@ -273,6 +325,9 @@ void tarn__engine_stop_workers(tarn_engine *engine);
 
 /* Has a request's next mask computed, after its tokens so far. Does nothing without a grammar. */
 void tarn__engine_want_mask(tarn_engine *engine, tarn__request *request);
+
+/* Has the masks computed after the draft's proposals to a request, whose next mask is known. */
+void tarn__engine_want_masks_ahead(tarn_engine *engine, tarn__request *request);
 
 /* True if a request cannot have its next token yet. */
 bool tarn__request_needs_mask(const tarn__request *request);

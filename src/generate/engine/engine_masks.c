@@ -45,7 +45,7 @@ static double grace(const tarn_engine *e)
 /* What a worker needs to know, of the time when it had the lock. */
 typedef struct job {
     int64_t count, ahead;
-    bool is_last;
+    bool is_last, is_drafted; /* is_drafted: the draft model has made the proposals */
     double grace_ms;
 } job;
 
@@ -62,7 +62,8 @@ static bool compute(tarn__request *r, const job *j)
     if (!tarn__constraint_compute(c))
         return false;
     int32_t *proposed = r->tokens + j->count;
-    int64_t found = j->ahead > 0 ? tarn__propose_ngram(r->tokens, j->count, j->ahead, proposed) : 0;
+    int64_t found =
+        j->ahead == 0 || j->is_drafted ? j->ahead : tarn__propose_ngram(r->tokens, j->count, j->ahead, proposed);
     r->prepared = tarn__constraint_look_ahead(c, proposed, found, 1e-3 * j->grace_ms);
     return true;
 }
@@ -94,7 +95,11 @@ static void *work(void *arg)
             pthread_cond_wait(&e->mask_wanted, &e->lock);
             continue;
         }
-        const job j = {r->count, tarn__engine_look_ahead(e, r), r->count == r->max_count, grace(e)};
+        const job j = {.count = r->count,
+                       .ahead = tarn__engine_look_ahead(e, r),
+                       .is_last = r->count == r->max_count,
+                       .is_drafted = r->draft.page != NULL,
+                       .grace_ms = grace(e)};
         r->mask = TARN__MASK_COMPUTING;
         e->busy[own.index] = r->constraint.grammar;
         tarn__engine_unlock(e);
@@ -158,6 +163,12 @@ void tarn__engine_want_mask(tarn_engine *e, tarn__request *r)
     if (!r->constraint.grammar || r->prompt_only)
         return;
     r->prepared = 0;
+    r->mask = TARN__MASK_WANTED;
+    pthread_cond_signal(&e->mask_wanted);
+}
+
+void tarn__engine_want_masks_ahead(tarn_engine *e, tarn__request *r)
+{
     r->mask = TARN__MASK_WANTED;
     pthread_cond_signal(&e->mask_wanted);
 }

@@ -15,6 +15,7 @@ void tarn__engine_release_pages(tarn_engine *e, tarn__request *r)
     r->key = r->root;
     r->computed = r->planned = 0;
     r->is_running = false;
+    tarn__engine_release_draft(e, r);
 }
 
 /* The last one first. They stay findable while their memory is not needed: a later request begins with them. */
@@ -32,6 +33,8 @@ static void free_request(tarn__request *r)
     tarn__release(r->page, sizeof(*r->page) * (size_t)tarn__engine_pages_for(r->max_count));
     if (r->slot)
         tarn__release(r->slot, sizeof(*r->slot) * (size_t)tarn__engine_pages_for(r->max_count));
+    if (r->draft.page)
+        tarn__release(r->draft.page, sizeof(*r->draft.page) * (size_t)tarn__engine_pages_for(r->max_count));
     tarn__constraint_close(&r->constraint);
     tarn_text_stream_free(r->stream);
     tarn__stop_buffer_close(&r->stop_buffer);
@@ -84,24 +87,6 @@ static bool check_tokens(const tarn_engine *e, const int32_t *tokens, int64_t co
     return true;
 }
 
-/* Raises speculation that an engine cannot do. */
-static bool check_speculation(const tarn_engine *e, const tarn_generate_options *o)
-{
-    if (o->speculate != TARN_SPECULATE_OFF && o->speculate != TARN_SPECULATE_NGRAM)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED, ".speculate is %d; engines have %d (n-grams) alone",
-                           (int)o->speculate, (int)TARN_SPECULATE_NGRAM);
-    if (o->draft_tokens < 0 || o->draft_tokens > TARN__ENGINE_PROPOSALS)
-        return tarn__raise(TARN_ERROR_ARGUMENT, ".draft_tokens is %lld; it must be from 0 to %d",
-                           (long long)o->draft_tokens, TARN__ENGINE_PROPOSALS);
-    if (o->speculate == TARN_SPECULATE_OFF)
-        return o->draft_tokens == 0 || tarn__raise(TARN_ERROR_ARGUMENT, ".draft_tokens is %lld; it needs .speculate",
-                                                   (long long)o->draft_tokens);
-    return (tarn__is_cpu(e->info.device) && !e->options.not_invariant) ||
-           tarn__raise(TARN_ERROR_UNSUPPORTED, ".speculate needs batch invariance, which the CPU has without "
-                                               ".not_invariant: elsewhere the bits of logits depend on how many "
-                                               "tokens are computed at once");
-}
-
 /* Raises invalid arguments of a request; the caller adds the function's name. */
 static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t count, const tarn_generate_options *o)
 {
@@ -121,7 +106,7 @@ static bool check_request(const tarn_engine *e, const int32_t *tokens, int64_t c
     const char *unsupported = o->slide ? "slide" : o->keep ? "keep" : o->on_token ? "on_token" : NULL;
     if (unsupported)
         return tarn__raise(TARN_ERROR_UNSUPPORTED, ".%s is not supported by engines", unsupported);
-    if (!check_speculation(e, o))
+    if (!tarn__engine_check_speculation(e, o))
         return false;
     return tarn__generate_options_check(o, &e->info, e->options.tokenizer);
 }
@@ -133,8 +118,11 @@ static bool open_request(const tarn_engine *e, tarn__request *r, const int32_t *
     r->tokens = tarn__alloc(sizeof(*r->tokens) * (size_t)r->max_count);
     r->page = tarn__alloc(sizeof(*r->page) * (size_t)tarn__engine_pages_for(r->max_count));
     r->slot = e->swap.count > 0 ? tarn__alloc(sizeof(*r->slot) * (size_t)tarn__engine_pages_for(r->max_count)) : NULL;
+    if (o->speculate == TARN_SPECULATE_DRAFT)
+        r->draft.page = tarn__alloc(sizeof(*r->draft.page) * (size_t)tarn__engine_pages_for(r->max_count));
     r->sampler = tarn_sampler_new(&sampler);
-    if (!r->tokens || !r->page || (e->swap.count > 0 && !r->slot) || !r->sampler ||
+    if (!r->tokens || !r->page || (e->swap.count > 0 && !r->slot) ||
+        (o->speculate == TARN_SPECULATE_DRAFT && !r->draft.page) || !r->sampler ||
         !tarn__constraint_open(&r->constraint, &e->info, o, 1 + (int)r->draft_tokens))
         return false;
     memcpy(r->tokens, tokens, sizeof(*tokens) * (size_t)r->count);
@@ -153,7 +141,7 @@ static tarn__request *new_request(const tarn_engine *e, const int32_t *tokens, i
         return NULL;
     r->count = r->prompt = r->matched = count;
     r->max_count = o->prompt_only ? count : o->max_tokens ? count + o->max_tokens : e->options.context;
-    r->root = r->key = tarn__page_root(o->cache_salt);
+    r->root = r->key = r->draft.key = tarn__page_root(o->cache_salt);
     r->adapter = o->adapter;
     r->needs_history = o->repeat_penalty != 0;
     r->prompt_logprobs = o->prompt_logprobs;

@@ -1,12 +1,14 @@
 /* engine_speculate.c: speculative decoding of an engine's requests: which tokens are proposed, and when they pay.
  *
- * Proposals are n-grams of a request's own tokens (generate/speculate.h). They are computed with the request's next
+ * Proposals are n-grams of a request's own tokens (generate/speculate.h), or what a draft model writes
+ * (engine_draft.c). They are computed with the request's next
  * token, in the page that this one is in, so that none takes a page from another request. Every row of logits has the
  * bits of a step of its own by batch invariance, and rows are sampled in order, until a token is another than the one
  * proposed: a request has the same tokens as without.
  *
- * With a grammar the proposals are made when the mask of the next token is (engine_masks.c), as each needs one. A step
- * takes what is known by then.
+ * With a grammar n-grams are proposed when the mask of the next token is computed (engine_masks.c), as each needs one.
+ * A step takes what is known by then. The draft's proposals get their masks before the step; a request whose masks are
+ * late has them in a later step.
  *
  * A step that decodes alone is timed, by its number of tokens. Proposals are added while the time that they take is
  * less than what the tokens that they are expected to give would take otherwise; how many of a request's proposals are
@@ -34,6 +36,25 @@ void tarn__engine_open_speculation(tarn__request *r, const tarn_generate_options
     r->accepted_part = FIRST_ACCEPTED;
 }
 
+bool tarn__engine_check_speculation(const tarn_engine *e, const tarn_generate_options *o)
+{
+    if (o->speculate < TARN_SPECULATE_OFF || o->speculate > TARN_SPECULATE_DRAFT)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".speculate is %d; it must be from %d to %d", (int)o->speculate,
+                           TARN_SPECULATE_OFF, TARN_SPECULATE_DRAFT);
+    if (o->draft_tokens < 0 || o->draft_tokens > TARN__ENGINE_PROPOSALS)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".draft_tokens is %lld; it must be from 0 to %d",
+                           (long long)o->draft_tokens, TARN__ENGINE_PROPOSALS);
+    if (o->speculate == TARN_SPECULATE_OFF)
+        return o->draft_tokens == 0 || tarn__raise(TARN_ERROR_ARGUMENT, ".draft_tokens is %lld; it needs .speculate",
+                                                   (long long)o->draft_tokens);
+    if (o->speculate == TARN_SPECULATE_DRAFT && !e->draft.model)
+        return tarn__raise(TARN_ERROR_ARGUMENT, ".speculate needs the engine's .draft: it has no draft model");
+    return (tarn__is_cpu(e->info.device) && !e->options.not_invariant) ||
+           tarn__raise(TARN_ERROR_UNSUPPORTED, ".speculate needs batch invariance, which the CPU has without "
+                                               ".not_invariant: elsewhere the bits of logits depend on how many "
+                                               "tokens are computed at once");
+}
+
 /* ---- times ------------------------------------------------------------------------------------------------------- */
 
 /* Estimated milliseconds of a decoding step of so many tokens; 0: none was timed. */
@@ -57,11 +78,12 @@ void tarn__engine_note_time(tarn_engine *e, double ms)
 }
 
 /* True if `more` tokens of a request are expected to save more time than they take in a step of `tokens` for so many
- * requests. */
+ * requests, and in the draft. */
 static bool pays(const tarn_engine *e, const tarn__request *r, int64_t tokens, int64_t requests, int64_t more)
 {
     double now = step_time(e, tokens), then = step_time(e, tokens + more);
-    return now > 0 && r->accepted_part * (double)more * step_time(e, requests) / (double)requests > then - now;
+    double draft = r->draft.page && r->draft.made == 0 ? (double)more * e->draft.token_ms : 0;
+    return now > 0 && r->accepted_part * (double)more * step_time(e, requests) / (double)requests > then - now + draft;
 }
 
 /* ---- proposals --------------------------------------------------------------------------------------------------- */
@@ -81,6 +103,8 @@ static int64_t most_proposals(const tarn_engine *e, const tarn__request *r, int6
 int64_t tarn__engine_look_ahead(const tarn_engine *e, const tarn__request *r)
 {
     bool is_due = r->steps_without + 1 >= TRY_AGAIN;
+    if (r->draft.page)
+        return r->draft.made;
     return r->draft_tokens > 0 && (r->is_paying || is_due) ? most_proposals(e, r, TARN__ENGINE_PROPOSALS) : 0;
 }
 
@@ -92,7 +116,7 @@ static int64_t find_proposals(const tarn__request *r, int64_t most)
     return tarn__propose_ngram(r->tokens, r->count, most, r->tokens + r->count);
 }
 
-/* Adds proposals to a decoding request's plan; returns their number. */
+/* Adds proposals to a decoding request's plan, or wants them of the draft; returns their number, at most. */
 static int64_t propose(tarn_engine *e, tarn__request *r, int64_t tokens, int64_t requests)
 {
     int64_t most = most_proposals(e, r, TARN__ENGINE_TIMED_TOKENS - tokens);
@@ -102,6 +126,8 @@ static int64_t propose(tarn_engine *e, tarn__request *r, int64_t tokens, int64_t
         return 0;
     if (is_due)
         most = most < FIRST_LENGTH ? most : FIRST_LENGTH;
+    if (r->draft.page)
+        return tarn__engine_want_draft(e, r, most);
     int64_t found = find_proposals(r, most);
     if (found > 0)
         r->steps_without = 0;
@@ -110,12 +136,41 @@ static int64_t propose(tarn_engine *e, tarn__request *r, int64_t tokens, int64_t
     return found;
 }
 
-void tarn__engine_propose(tarn_engine *e)
+/* Adds the draft's proposals to a request's plan. Without the masks after them it is left out of the step. */
+static void take_drafted(tarn__request *r)
+{
+    const tarn__drafted *d = &r->draft;
+    if (!d->page || d->made == 0 || r->planned != 1)
+        return;
+    if (tarn__request_needs_mask(r) || r->has_failed) {
+        r->planned = 0;
+        return;
+    }
+    int64_t made = r->constraint.grammar ? r->prepared : d->made;
+    r->steps_without = 0;
+    r->proposed = made < d->wanted ? made : d->wanted;
+    r->planned += r->proposed;
+}
+
+/* Runs the draft, and waits for the masks after its proposals as long as a step waits for any. */
+static bool propose_drafted(tarn_engine *e)
+{
+    if (!tarn__engine_run_draft(e))
+        return false;
+    tarn__engine_wait_for_masks(e, true);
+    for (int i = 0; i < e->count; i++)
+        take_drafted(e->request[i]);
+    return true;
+}
+
+bool tarn__engine_propose(tarn_engine *e)
 {
     int64_t tokens = 0, requests = 0;
+    e->draft.budget = e->options.prompt_tokens;
     bool is_decoding = true; /* alone: a step with prompts is long, and proposals would make it longer */
     for (int i = 0; i < e->count; i++) {
-        const tarn__request *r = e->request[i];
+        tarn__request *r = e->request[i];
+        r->draft.wanted = r->draft.fed = 0;
         tokens += r->planned;
         requests += r->planned > 0;
         is_decoding = is_decoding && (r->planned == 0 || (r->planned == 1 && r->count - r->computed == 1));
@@ -126,12 +181,19 @@ void tarn__engine_propose(tarn_engine *e)
         if (r->planned == 1 && r->draft_tokens > 0 && tokens < TARN__ENGINE_TIMED_TOKENS)
             tokens += propose(e, r, tokens, requests);
     }
-    e->decoding_tokens = is_decoding ? tokens : 0;
+    if (e->draft.model && is_decoding && !propose_drafted(e))
+        return false;
+    e->decoding_tokens = 0;
+    for (int i = 0; is_decoding && i < e->count; i++)
+        e->decoding_tokens += e->request[i]->planned;
+    return true;
 }
 
 void tarn__engine_note_accepted(tarn_engine *e, tarn__request *r)
 {
-    int64_t accepted = r->ids - 1;
+    int64_t accepted = r->ids - 1, known = r->count + (r->proposed > 0 ? accepted : 0);
+    r->draft.computed = r->draft.computed < known ? r->draft.computed : known;
+    r->draft.made = 0;
     if (r->proposed == 0)
         return;
     e->stats.proposed_tokens += r->proposed;

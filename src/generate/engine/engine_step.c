@@ -5,8 +5,8 @@
  * gives up its pages and waits. The oldest request always fits. Then one forward pass over all planned tokens, one
  * sample for each request whose tokens are all computed (engine_sample.c), and full pages are published.
  *
- * A request that decodes may have proposals behind its token (engine_speculate.c): they are computed with it, and what
- * was not sampled is as if it had not been.
+ * A request that decodes may have proposals behind its token, n-grams (engine_speculate.c) or those of a draft model
+ * (engine_draft.c): they are computed with it, and what was not sampled is as if it had not been.
  *
  * A request waits for a prefix that another one is computing, and then shares its pages: several samples of one prompt
  * compute it once.
@@ -343,7 +343,10 @@ bool tarn__engine_plan(tarn_engine *e, tarn__batch batch[TARN__ENGINE_BATCHES])
     bool has_tokens = false;
     admit(e);
     plan_tokens(e);
-    tarn__engine_propose(e);
+    if (!tarn__engine_propose(e)) {
+        fail_running(e);
+        return false;
+    }
     for (int i = 0; i < e->count; i++)
         if (e->request[i]->is_running && e->request[i]->planned > 0)
             take_pages(e, e->request[i]);
@@ -365,8 +368,29 @@ bool tarn__engine_plan(tarn_engine *e, tarn__batch batch[TARN__ENGINE_BATCHES])
     return has_tokens;
 }
 
-/* Logits [rows, vocab_size] of the batch; where none are needed those of its first row, which are not used. Out of
- * training mode, so that dropout never applies. */
+tarn_tensor *tarn__engine_forward(tarn_module *model, tarn_tensor *tokens, const tarn__page_batch *pages,
+                                  tarn_tensor *rows, bool is_invariant)
+{
+    bool was_training = model->training;
+    if (was_training)
+        tarn_module_train(model, false);
+    tarn_no_grad_open();
+    if (is_invariant)
+        tarn__batch_invariant_open();
+    tarn_tensor *logits = tarn__model_forward_paged(model, tokens, pages, rows);
+    if (is_invariant)
+        tarn__batch_invariant_close();
+    tarn_no_grad_close();
+    if (was_training) {
+        tarn__error_record error; /* the mode comes back after a failure too */
+        tarn__error_save(&error);
+        tarn_module_train(model, true);
+        tarn__error_restore(&error);
+    }
+    return logits;
+}
+
+/* Logits [rows, vocab_size] of the batch; where none are needed those of its first row, which are not used. */
 static tarn_tensor *forward(tarn_engine *e, const tarn__batch *b)
 {
     static const int64_t first = 0;
@@ -383,25 +407,7 @@ static tarn_tensor *forward(tarn_engine *e, const tarn__batch *b)
         .context = e->short_context > 0 && !b->is_long ? e->short_context : e->options.context};
     tarn_tensor *tokens = tarn_from_i64(b->ids, TARN_SHAPE(1, b->tokens), device),
                 *rows = tarn_from_i64(b->rows > 0 ? b->row : &first, TARN_SHAPE(b->rows > 0 ? b->rows : 1), device);
-    if (tarn_failed())
-        return NULL;
-    bool was_training = e->model->training;
-    if (was_training)
-        tarn_module_train(e->model, false);
-    tarn_no_grad_open();
-    if (!e->options.not_invariant)
-        tarn__batch_invariant_open();
-    tarn_tensor *logits = tarn__model_forward_paged(e->model, tokens, &pages, rows);
-    if (!e->options.not_invariant)
-        tarn__batch_invariant_close();
-    tarn_no_grad_close();
-    if (was_training) {
-        tarn__error_record error; /* the mode comes back after a failure too */
-        tarn__error_save(&error);
-        tarn_module_train(e->model, true);
-        tarn__error_restore(&error);
-    }
-    return logits;
+    return tarn_failed() ? NULL : tarn__engine_forward(e->model, tokens, &pages, rows, !e->options.not_invariant);
 }
 
 bool tarn__engine_compute(tarn_engine *e, tarn__batch *b)

@@ -188,11 +188,12 @@ void tarn__api_answer_metrics(tarn__api *a, tarn__http_exchange *x)
 static json_t *slot_entry(const tarn__api *a, const tarn_engine_request *r)
 {
     const char *model = r->adapter > 0 ? a->model.adapters[r->adapter - 1] : a->model.name;
-    return json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "id", (json_int_t)r->request, "model", model,
-                     "state", r->is_running ? "running" : "waiting", "prompt_tokens", (json_int_t)r->prompt,
+    return json_pack("{s:I,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f}", "id", (json_int_t)r->request, "model",
+                     model, "state", r->is_running ? "running" : "waiting", "prompt_tokens", (json_int_t)r->prompt,
                      "cached_tokens", (json_int_t)r->shared, "computed_tokens", (json_int_t)r->computed, "new_tokens",
                      (json_int_t)r->new_tokens, "max_tokens", (json_int_t)r->max_tokens, "preemptions",
-                     (json_int_t)r->preemptions, "wait_ms", r->wait_ms, "prompt_ms", r->prompt_ms, "decode_ms",
+                     (json_int_t)r->preemptions, "proposed_tokens", (json_int_t)r->proposed_tokens, "accepted_tokens",
+                     (json_int_t)r->accepted_tokens, "wait_ms", r->wait_ms, "prompt_ms", r->prompt_ms, "decode_ms",
                      r->decode_ms);
 }
 
