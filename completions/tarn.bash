@@ -170,7 +170,7 @@ _tarn()
     serve)
         options+=" --host --port --api-key-file --origin --alias --lora --context --sequences --kv-memory"
         options+=" --swap-memory --kv-type --queue --drain --prefill-chunk --speculate --draft-model --draft-tokens"
-        options+=" --threads --device --dtype --adapter --checkpoint --template"
+        options+=" --threads --device --gpu-layers --dtype --adapter --checkpoint --template"
         ;;
     pull) options+=" --json --quiet --revision --include" ;;
     predict) options+=" --json --threads --device --top --checkpoint --output" ;;
@@ -214,7 +214,7 @@ _tarn()
         serve)
             options+=" --clients --rate --requests --seconds --prompt-tokens --new-tokens --seed --api-key-file"
             options+=" --dtype --adapter --checkpoint --kv-type --context --sequences --kv-memory --swap-memory"
-            options+=" --prefill-chunk --queue --speculate --draft-model --draft-tokens"
+            options+=" --gpu-layers --prefill-chunk --queue --speculate --draft-model --draft-tokens"
             ;;
         *) options="matmul ops weights decode serve train comm --help" ;;
         esac

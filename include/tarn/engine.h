@@ -69,8 +69,9 @@ typedef struct tarn_engine_options {
     const tarn_tokenizer *draft_tokenizer;
 } tarn_engine_options;
 
-/* An engine. Borrows the model, which must outlive it and stay on its device; all of its layers are on one device.
- * `...` is a const tarn_engine_options *, or NULL. The caller owns the engine. */
+/* An engine. Borrows the model, which must outlive it and stay on its devices. Its last layers may be on the CPU
+ * (tarn_model_offload()): the pages of a layer are on the device of the layer. `...` is a const tarn_engine_options *,
+ * or NULL. The caller owns the engine. */
 TARN_API tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options *options,
                                             size_t options_size);
 #define tarn_engine_new(model, ...) tarn_engine_new_sized(model, __VA_ARGS__, sizeof(tarn_engine_options))

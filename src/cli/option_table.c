@@ -170,8 +170,8 @@ static const tarn__option_row table[] = {
      "with --json: log probability of each token and of the N most probable ones; 0 = off"},
     {"kv-type", TARN__OPT_STRING, 0, 0, NULL, "TYPE", TARN__OPENS_LM | TARN__BENCH_SERVE, AT(kv_type), 0,
      "KV cache type: f32, bf16, f16, q8_0, or model for the model's compute dtype [model]"},
-    {"gpu-layers", TARN__OPT_INT, 1, 1024, NULL, "N", TARN__GENERATES | TARN__EVAL | TARN__BENCH_DECODE, AT(gpu_layers),
-     0, "layers to offload to the device, from the first; the others stay on the CPU [all]"},
+    {"gpu-layers", TARN__OPT_INT, 1, 1024, NULL, "N", TARN__GENERATES | TARN__SERVES | TARN__EVAL | TARN__BENCH_DECODE,
+     AT(gpu_layers), 0, "layers to offload to the device, from the first; the others stay on the CPU [all]"},
     {"speculate", TARN__OPT_STRING, 0, 0, NULL, "HOW", TARN__GENERATES, AT(speculate), 0,
      "speculative decoding on the CPU, the same text faster: ngram proposes what followed the same tokens earlier, "
      "draft the tokens of --draft-model; or off [draft with --draft-model, else off]"},

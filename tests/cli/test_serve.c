@@ -42,10 +42,10 @@ static void write_model(void)
 }
 
 /* Starts the server on any free port, which its first line names, and waits for its second: the model is loaded. */
-static void start_with(const char *option)
+static void start_on(const char *device, const char *option)
 {
     int pipes[2];
-    char line[512] = "", *colon;
+    char line[512] = "", ready[256], *colon;
     if (!getenv("TARN_COMMAND") || !TARN__HAVE_EVENT || !TARN__HAVE_JANSSON)
         skip();
     write_model();
@@ -55,7 +55,7 @@ static void start_with(const char *option)
     if (server == 0) {
         dup2(pipes[1], 1);
         close(pipes[0]);
-        execl(getenv("TARN_COMMAND"), "tarn", "serve", scratch("letters"), "--port", "0", "--device", "cpu", option,
+        execl(getenv("TARN_COMMAND"), "tarn", "serve", scratch("letters"), "--port", "0", "--device", device, option,
               (char *)NULL);
         _exit(127);
     }
@@ -66,7 +66,8 @@ static void start_with(const char *option)
     assert_non_null(colon);
     port = atoi(colon + strlen("127.0.0.1:"));
     assert_non_null(fgets(line, sizeof(line), said));
-    assert_contains(line, "ready: letters on cpu, context of 256 tokens; Ctrl-C stops the server");
+    snprintf(ready, sizeof(ready), "ready: letters on %s, context of 256 tokens; Ctrl-C stops the server", device);
+    assert_contains(line, ready);
     assert_non_null(fgets(line, sizeof(line), said));
     if (option && strstr(option, "--draft-model")) {
         assert_contains(line, "  draft model ");
@@ -77,7 +78,7 @@ static void start_with(const char *option)
 
 static void start(void)
 {
-    start_with(NULL);
+    start_on("cpu", NULL);
 }
 
 static int clean_up(void **state)
@@ -221,7 +222,7 @@ static void sigterm_lets_a_stream_finish(void **state)
 
 static void check_speculation(const char *option)
 {
-    start_with(option);
+    start_on("cpu", option);
     const char *prompt = "abcdabcdabcdabcdabcdabcd";
     assert_int_equal(run_command(command_line("generate %s %s --max-tokens 150 --temperature 0 --json --device cpu",
                                               scratch("letters"), prompt)),
@@ -257,6 +258,27 @@ static void speculation_changes_no_token(void **state)
     check_speculation(option);
 }
 
+/* One of the two layers on the mirror device, the other one on the CPU: the text of the CPU alone. */
+static void offloaded_layers_change_no_token(void **state)
+{
+    (void)state;
+    if (tarn_device_count("mirror") < 1)
+        skip();
+    start_on("mirror:0", "--gpu-layers=1");
+    assert_int_equal(run_command(command_line("generate %s abc --max-tokens 100 --temperature 0 --json --device cpu",
+                                              scratch("letters"))),
+                     0);
+    char *expected = text_of(command_output);
+    shorten_breaks(expected);
+    char *text = text_of(hear(dial("/v1/completions", "{\"prompt\":\"abc\",\"max_tokens\":100,\"temperature\":0}")));
+    assert_string_equal(text, expected);
+    free(text), free(expected);
+    kill(server, SIGTERM);
+    assert_int_equal(waitpid(server, NULL, 0), server);
+    server = 0;
+    fclose(said);
+}
+
 static void what_cannot_be_served_is_refused(void **state)
 {
     (void)state;
@@ -276,6 +298,7 @@ static void what_cannot_be_served_is_refused(void **state)
     expect_command("serve m --kv-type q3 2>&1", 2, "--kv-type");
     expect_command(command_line("serve %s --api-key-file /no/such/keys 2>&1", scratch("letters")), 1, "--api-key-file");
     expect_command("serve m --json 2>&1", 2, "--json");
+    expect_command("serve m --gpu-layers 2 --device cpu 2>&1", 2, "--gpu-layers needs a GPU, and the device is cpu");
     expect_command("serve m --speculate lookup 2>&1", 2, "--speculate: 'lookup' must be off, ngram or draft");
     expect_command("serve m --speculate draft 2>&1", 2, "--speculate draft needs --draft-model");
     expect_command("serve m --draft-tokens 3 --speculate off 2>&1", 2, "--draft-tokens needs --speculate ngram");
@@ -286,9 +309,9 @@ static void what_cannot_be_served_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(a_server_gives_the_tokens_of_generate),    cmocka_unit_test(several_sequences_are_those_of_a_request),
-        cmocka_unit_test(sigterm_lets_a_stream_finish),     in_scope(speculation_changes_no_token),
-        cmocka_unit_test(what_cannot_be_served_is_refused),
+        in_scope(a_server_gives_the_tokens_of_generate), cmocka_unit_test(several_sequences_are_those_of_a_request),
+        cmocka_unit_test(sigterm_lets_a_stream_finish),  in_scope(speculation_changes_no_token),
+        in_scope(offloaded_layers_change_no_token),      cmocka_unit_test(what_cannot_be_served_is_refused),
     };
     return cmocka_run_group_tests(tests, make_scratch, clean_up);
 }

@@ -39,7 +39,8 @@ tarn_dtype tarn__engine_stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model)
 }
 
 /* Raises an invalid option; resolves defaults, except that of kv_bytes. `short_context`: of longrope; 0: none. */
-static bool resolve(tarn_engine_options *o, const tarn__model_info *info, int64_t short_context)
+static bool resolve(tarn_engine_options *o, const tarn__model_info *info, const tarn__device_map *map,
+                    int64_t short_context)
 {
     if (o->context < 0 || o->context > info->context)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".context is %lld; it must be from 1 to the model's %lld",
@@ -49,7 +50,7 @@ static bool resolve(tarn_engine_options *o, const tarn__model_info *info, int64_
                            MAX_SEQUENCES);
     if (o->swap_bytes < 0)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".swap_bytes is %lld; it must be at least 0", (long long)o->swap_bytes);
-    if (o->swap_bytes > 0 && tarn__is_cpu(info->device))
+    if (o->swap_bytes > 0 && tarn__device_map_is_cpu(map))
         return tarn__raise(TARN_ERROR_UNSUPPORTED,
                            ".swap_bytes is %lld, and the device is the CPU, where all pages are in host memory; give "
                            "these bytes to .kv_bytes (--kv-memory)",
@@ -58,11 +59,6 @@ static bool resolve(tarn_engine_options *o, const tarn__model_info *info, int64_
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s is %lld; it must be at least 0",
                            o->prompt_tokens < 0 ? ".prompt_tokens" : ".kv_bytes",
                            (long long)(o->prompt_tokens < 0 ? o->prompt_tokens : o->kv_bytes));
-    if (info->device_layers < info->layers)
-        return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                           "%lld of the model's %lld layers are offloaded to the CPU; an engine "
-                           "needs all layers on one device",
-                           (long long)(info->layers - info->device_layers), (long long)info->layers);
     o->context = o->context ? o->context : short_context ? short_context : info->context;
     o->sequences = o->sequences ? o->sequences : DEFAULT_SEQUENCES;
     o->prompt_tokens = o->prompt_tokens ? o->prompt_tokens : DEFAULT_PROMPT_TOKENS;
@@ -104,11 +100,10 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     tarn__model_describe(model, &own.info);
     own.window = tarn__model_window(model);
     own.short_context = tarn__arch_of(function, model)->has_longrope ? tarn__model_short_context(model) : 0;
-    tarn__kv_pages_shape shape = {.layers = own.info.layers,
-                                  .heads = own.info.kv_heads,
-                                  .head_dim = own.info.head_dim,
-                                  .device = own.info.device};
-    if (!resolve(&own.options, &own.info, tarn__model_short_context(model))) {
+    tarn__kv_pages_shape shape = {.layers = own.info.layers, .heads = own.info.kv_heads, .head_dim = own.info.head_dim};
+    if (!tarn__model_device_map(function, model, &shape.map))
+        return NULL;
+    if (!resolve(&own.options, &own.info, &shape.map, tarn__model_short_context(model))) {
         tarn__raise_within(function);
         return NULL;
     }

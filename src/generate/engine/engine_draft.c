@@ -23,11 +23,11 @@
 static bool check(const tarn_engine *e)
 {
     const tarn_engine_options *o = &e->options;
-    tarn__model_info draft;
-    if (!tarn__draft_check(&e->info, o->tokenizer, o->draft, o->draft_tokenizer))
+    tarn__device_map map;
+    if (!tarn__draft_check(&e->info, o->tokenizer, o->draft, o->draft_tokenizer) ||
+        !tarn__model_device_map(".draft", o->draft, &map))
         return false;
-    tarn__model_describe(o->draft, &draft);
-    if (!tarn__is_cpu(e->info.device) || !tarn__is_cpu(draft.device) || draft.device_layers < draft.layers)
+    if (!tarn__device_map_is_cpu(&e->pages.shape.map) || !tarn__device_map_is_cpu(&map))
         return tarn__raise(
             TARN_ERROR_UNSUPPORTED,
             ".draft needs both models on the CPU: elsewhere the bits of logits depend on how many tokens "
@@ -50,13 +50,12 @@ bool tarn__engine_open_draft(const char *function, tarn_engine *e, int64_t pages
     d->context = d->info.context < o->context ? d->info.context : o->context;
     int64_t one = tarn__engine_pages_for(d->context), most = one * o->sequences;
     pages = pages > one ? pages : one;
-    const tarn__kv_pages_shape shape = {.layers = d->info.layers,
-                                        .pages = pages < most ? pages : most,
-                                        .heads = d->info.kv_heads,
-                                        .head_dim = d->info.head_dim,
-                                        .dtype = tarn__engine_stored_dtype(o->kv_type, d->info.dtype),
-                                        .device = d->info.device};
-    return tarn__kv_pages_open(function, &d->pages, &shape) &&
+    tarn__kv_pages_shape shape = {.layers = d->info.layers,
+                                  .pages = pages < most ? pages : most,
+                                  .heads = d->info.kv_heads,
+                                  .head_dim = d->info.head_dim,
+                                  .dtype = tarn__engine_stored_dtype(o->kv_type, d->info.dtype)};
+    return tarn__model_device_map(function, d->model, &shape.map) && tarn__kv_pages_open(function, &d->pages, &shape) &&
            tarn__page_pool_open(&d->pool, (int32_t)shape.pages, 0, TARN__ENGINE_PAGE_TOKENS);
 }
 
@@ -214,14 +213,13 @@ static bool compute_pass(tarn_engine *e, pass *p)
 {
     static const int64_t first = 0;
     tarn_device device = e->draft.info.device;
-    const tarn__page_batch pages = {
-        .pages = &e->draft.pages,
+    const tarn__page_index index = {
         .sequences = {tarn_from_i32(p->table, TARN_SHAPE(p->sequences, p->table_pages), device),
                       tarn_from_i32(p->starts, TARN_SHAPE(p->sequences + 1), device),
                       tarn_from_i32(p->lengths, TARN_SHAPE(p->sequences), device)},
         .slots = tarn_from_i64(p->slots, TARN_SHAPE(p->tokens), device),
-        .positions = tarn_from_i64(p->positions, TARN_SHAPE(1, p->tokens), device),
-        .context = e->draft.context};
+        .positions = tarn_from_i64(p->positions, TARN_SHAPE(1, p->tokens), device)};
+    const tarn__page_batch pages = {.pages = &e->draft.pages, .index = &index, .context = e->draft.context};
     tarn_tensor *tokens = tarn_from_i64(p->ids, TARN_SHAPE(1, p->tokens), device),
                 *rows = tarn_from_i64(p->rows > 0 ? p->row : &first, TARN_SHAPE(p->rows > 0 ? p->rows : 1), device);
     if (tarn_failed())

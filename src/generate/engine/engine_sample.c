@@ -166,7 +166,7 @@ bool tarn__engine_sample(tarn__batch *b, tarn_tensor *logits)
  * alone: another batch would compute other bits for sampled tokens. */
 static void publish(tarn_engine *e, tarn__request *r)
 {
-    bool is_invariant = !e->options.not_invariant && tarn__is_cpu(e->info.device);
+    bool is_invariant = !e->options.not_invariant && tarn__device_map_is_cpu(&e->pages.shape.map);
     int64_t limit = is_invariant || r->computed < r->prompt ? r->computed : r->prompt;
     while (!e->options.no_sharing && (r->published + 1) * TARN__KV_PAGE <= limit) {
         int32_t buffer[TARN__ENGINE_PAGE_TOKENS];

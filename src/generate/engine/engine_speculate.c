@@ -49,7 +49,7 @@ bool tarn__engine_check_speculation(const tarn_engine *e, const tarn_generate_op
                                                    (long long)o->draft_tokens);
     if (o->speculate == TARN_SPECULATE_DRAFT && !e->draft.model)
         return tarn__raise(TARN_ERROR_ARGUMENT, ".speculate needs the engine's .draft: it has no draft model");
-    return (tarn__is_cpu(e->info.device) && !e->options.not_invariant) ||
+    return (tarn__device_map_is_cpu(&e->pages.shape.map) && !e->options.not_invariant) ||
            tarn__raise(TARN_ERROR_UNSUPPORTED, ".speculate needs batch invariance, which the CPU has without "
                                                ".not_invariant: elsewhere the bits of logits depend on how many "
                                                "tokens are computed at once");

@@ -390,21 +390,31 @@ tarn_tensor *tarn__engine_forward(tarn_module *model, tarn_tensor *tokens, const
     return logits;
 }
 
+/* Where the tokens of the batch are, on a device of the model. */
+static tarn__page_index index_on(const tarn__batch *b, tarn_device device)
+{
+    return (tarn__page_index){.sequences = {tarn_from_i32(b->table, TARN_SHAPE(b->sequences, b->table_pages), device),
+                                            tarn_from_i32(b->starts, TARN_SHAPE(b->sequences + 1), device),
+                                            tarn_from_i32(b->lengths, TARN_SHAPE(b->sequences), device)},
+                              .slots = tarn_from_i64(b->slots, TARN_SHAPE(b->tokens), device),
+                              .positions = tarn_from_i64(b->positions, TARN_SHAPE(1, b->tokens), device)};
+}
+
 /* Logits [rows, vocab_size] of the batch; where none are needed those of its first row, which are not used. */
 static tarn_tensor *forward(tarn_engine *e, const tarn__batch *b)
 {
     static const int64_t first = 0;
     tarn_device device = e->info.device;
     const tarn__lora_groups adapters = {b->group, b->groups, e->adapter, e->adapters};
-    const tarn__page_batch pages = {
-        .pages = &e->pages,
-        .adapters = e->adapters > 0 ? &adapters : NULL,
-        .sequences = {tarn_from_i32(b->table, TARN_SHAPE(b->sequences, b->table_pages), device),
-                      tarn_from_i32(b->starts, TARN_SHAPE(b->sequences + 1), device),
-                      tarn_from_i32(b->lengths, TARN_SHAPE(b->sequences), device)},
-        .slots = tarn_from_i64(b->slots, TARN_SHAPE(b->tokens), device),
-        .positions = tarn_from_i64(b->positions, TARN_SHAPE(1, b->tokens), device),
-        .context = e->short_context > 0 && !b->is_long ? e->short_context : e->options.context};
+    const tarn__device_map *map = &e->pages.shape.map;
+    tarn__page_index index[2] = {[0] = index_on(b, device)};
+    if (tarn__device_map_index(map, e->info.layers - 1) > 0)
+        index[1] = index_on(b, tarn_device_cpu());
+    const tarn__page_batch pages = {.pages = &e->pages,
+                                    .index = index,
+                                    .adapters = e->adapters > 0 ? &adapters : NULL,
+                                    .context =
+                                        e->short_context > 0 && !b->is_long ? e->short_context : e->options.context};
     tarn_tensor *tokens = tarn_from_i64(b->ids, TARN_SHAPE(1, b->tokens), device),
                 *rows = tarn_from_i64(b->rows > 0 ? b->row : &first, TARN_SHAPE(b->rows > 0 ? b->rows : 1), device);
     return tarn_failed() ? NULL : tarn__engine_forward(e->model, tokens, &pages, rows, !e->options.not_invariant);

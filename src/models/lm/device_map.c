@@ -13,6 +13,16 @@ bool tarn__device_map_check(const char *function, const tarn__device_map *map, i
     return true;
 }
 
+int tarn__device_map_index(const tarn__device_map *map, int64_t layer)
+{
+    return map->layers > 0 && layer >= map->layers;
+}
+
+bool tarn__device_map_is_cpu(const tarn__device_map *map)
+{
+    return tarn__is_cpu(map->device);
+}
+
 tarn_device tarn__device_of_layer(const tarn__device_map *map, int64_t layer)
 {
     return map->layers == 0 || layer < map->layers ? map->device : tarn_device_cpu();
@@ -46,6 +56,21 @@ int64_t tarn__device_layers(const tarn_module *model)
     while (count < layers->children && tarn__same_device(tarn__device(any_tensor(layers->child[count])), device))
         count++;
     return count;
+}
+
+bool tarn__model_device_map(const char *function, const tarn_module *model, tarn__device_map *map)
+{
+    const tarn_module *layers = tarn__model_layers(model);
+    *map = (tarn__device_map){.device = tarn__device(tarn__module_own(model->child[TARN__MODEL_HEAD], "weight")),
+                              .layers = tarn__device_layers(model)};
+    for (int i = 0; i < layers->children; i++)
+        if (map->layers == 0 ||
+            !tarn__same_device(tarn__device(any_tensor(layers->child[i])), tarn__device_of_layer(map, i)))
+            return tarn__raise(
+                TARN_ERROR_UNSUPPORTED,
+                "%s: layer %d is on another device than the head, and not as tarn_model_offload() does it", function,
+                i);
+    return true;
 }
 
 bool tarn__is_on_device_of(const tarn_tensor *x, const tarn_module *module)

@@ -16,6 +16,16 @@ typedef struct tarn__device_map {
 /* Raises unless a model of `layers` layers can be mapped so. */
 bool tarn__device_map_check(const char *function, const tarn__device_map *map, int64_t layers);
 
+/* Index of a layer's device: 0, or 1 for those on the CPU where the others are not. */
+int tarn__device_map_index(const tarn__device_map *map, int64_t layer);
+
+/* True if all layers are on the CPU. */
+bool tarn__device_map_is_cpu(const tarn__device_map *map);
+
+/* The map of a model by where its layers are. Raises layers that are not on the head's device, or on the CPU after all
+ * that are. */
+bool tarn__model_device_map(const char *function, const tarn_module *model, tarn__device_map *map);
+
 /* Device of a layer. */
 tarn_device tarn__device_of_layer(const tarn__device_map *map, int64_t layer);
 

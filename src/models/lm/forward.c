@@ -236,7 +236,7 @@ tarn_tensor *tarn__model_embed(tarn_module *body, tarn_tensor *tokens, const tar
     if (x && learned) {
         tarn_tensor *weight = tarn__module_own(learned, "weight"),
                     *positions = p->cache   ? tarn__kv_cache_positions(p->cache, 0)
-                                 : p->pages ? p->pages->positions
+                                 : p->pages ? p->pages->index[0].positions
                                             : p->positions;
         x = tarn_add(x,
                      positions ? tarn_embedding(weight, positions) : tarn_slice(weight, 0, 0, tokens->view.shape[1]));

@@ -18,13 +18,12 @@ int64_t tarn__kv_pages_page_bytes(const tarn__kv_pages_shape *s)
 }
 
 /* Pages of a layer's keys or values, taken from the open scope. */
-static bool open_rows(tarn__kv_page_rows *to, const tarn__kv_pages_shape *s)
+static bool open_rows(tarn__kv_page_rows *to, const tarn__kv_pages_shape *s, tarn_device device)
 {
-    tarn_tensor *rows = tarn_zeros(TARN_SHAPE(s->pages, TARN__KV_PAGE, s->heads, s->head_dim), s->dtype, s->device);
-    tarn_tensor *scale =
-        rows && s->dtype == TARN_U8
-            ? tarn_zeros(TARN_SHAPE(s->pages, TARN__KV_PAGE, s->heads, groups_of(s)), TARN_F16, s->device)
-            : NULL;
+    tarn_tensor *rows = tarn_zeros(TARN_SHAPE(s->pages, TARN__KV_PAGE, s->heads, s->head_dim), s->dtype, device);
+    tarn_tensor *scale = rows && s->dtype == TARN_U8
+                             ? tarn_zeros(TARN_SHAPE(s->pages, TARN__KV_PAGE, s->heads, groups_of(s)), TARN_F16, device)
+                             : NULL;
     if (!rows || tarn_failed())
         return false;
     to->rows = tarn__scope_take(rows);
@@ -37,7 +36,7 @@ bool tarn__kv_pages_open(const char *function, tarn__kv_pages *pages, const tarn
     *pages = (tarn__kv_pages){.shape = *s, .rows = tarn__alloc(sizeof(*pages->rows) * (size_t)(2 * s->layers))};
     bool good = pages->rows != NULL;
     for (int64_t i = 0; good && i < 2 * s->layers; i++)
-        good = open_rows(&pages->rows[i], s);
+        good = open_rows(&pages->rows[i], s, tarn__device_of_layer(&s->map, i % s->layers));
     if (good)
         return true;
     tarn__kv_pages_close(pages);
@@ -90,16 +89,17 @@ tarn_tensor *tarn__kv_pages_attend(const tarn__page_batch *b, int64_t layer, tar
                                    tarn_tensor *values, const tarn__decode_attention_options *how)
 {
     const tarn__kv_page_rows *key = &b->pages->rows[layer], *value = key + b->pages->shape.layers;
+    const tarn__page_index *index = &b->index[tarn__device_map_index(&b->pages->shape.map, layer)];
     tarn_tensor *part[] = {queries, keys, values};
     for (int i = 0; i < 3; i++) {
-        part[i] = how->rope && i < 2 ? tarn_rope(part[i], b->positions, how->rope) : part[i];
+        part[i] = how->rope && i < 2 ? tarn_rope(part[i], index->positions, how->rope) : part[i];
         part[i] = part[i] ? tarn_squeeze(part[i], 0) : NULL;
         if (!part[i])
             return NULL;
     }
-    if (!tarn__write_pages(key, b->slots, part[1]) || !tarn__write_pages(value, b->slots, part[2]))
+    if (!tarn__write_pages(key, index->slots, part[1]) || !tarn__write_pages(value, index->slots, part[2]))
         return NULL;
     const tarn__paged_options options = {.scale = how->scale, .window = how->window, .softcap = how->softcap};
-    tarn_tensor *y = tarn__attention_paged(part[0], key, value, &b->sequences, &options);
+    tarn_tensor *y = tarn__attention_paged(part[0], key, value, &index->sequences, &options);
     return y ? tarn_reshape(y, TARN_SHAPE(1, tarn_size(y, 0), tarn_size(y, 1) * tarn_size(y, 2))) : NULL;
 }

@@ -3,12 +3,13 @@
 #ifndef TARN__KV_PAGES_H
 #define TARN__KV_PAGES_H
 
+#include "models/lm/device_map.h"
 #include "ops/internal.h"
 
 typedef struct tarn__kv_pages_shape {
     int64_t layers, pages, heads, head_dim;
-    tarn_dtype dtype; /* of keys and values; TARN_U8: quantized, with scales */
-    tarn_device device;
+    tarn_dtype dtype;     /* of keys and values; TARN_U8: quantized, with scales */
+    tarn__device_map map; /* of the layers: pages are on the device of their layer, with the same numbers on all */
 } tarn__kv_pages_shape;
 
 typedef struct tarn__kv_pages {
@@ -16,13 +17,17 @@ typedef struct tarn__kv_pages {
     tarn__kv_page_rows *rows; /* [2 · layers]: keys of all layers, then their values; owned */
 } tarn__kv_pages;
 
-/* A packed batch: T tokens of some sequences, those of one adjacent and in order. Tensors on the pages' device,
- * borrowed for the forward pass. */
+/* Where the tokens of a batch are, on one device. Tensors are borrowed for the forward pass. */
+typedef struct tarn__page_index {
+    tarn__packed_sequences sequences; /* lengths include the batch's own tokens */
+    tarn_tensor *slots;               /* i64 [T]: where their keys and values go */
+    tarn_tensor *positions;           /* i64 [1, T] */
+} tarn__page_index;
+
+/* A packed batch: T tokens of some sequences, those of one adjacent and in order. */
 typedef struct tarn__page_batch {
     const tarn__kv_pages *pages;
-    tarn__packed_sequences sequences;         /* lengths include the batch's own tokens */
-    tarn_tensor *slots;                       /* i64 [T]: where their keys and values go */
-    tarn_tensor *positions;                   /* i64 [1, T] */
+    const tarn__page_index *index;            /* the same on each device of the pages' map */
     int64_t context;                          /* maximum length of a sequence; some RoPE scalings depend on it */
     const struct tarn__lora_groups *adapters; /* of rows (nn/lora_groups.h); NULL: none */
 } tarn__page_batch;
