@@ -35,6 +35,26 @@ TARN_API tarn_tensor *tarn_dlpack_import(struct DLManagedTensorVersioned *manage
 /* The same from producers of DLPack before 1.0. */
 TARN_API tarn_tensor *tarn_dlpack_import_legacy(struct DLManagedTensor *managed);
 
+/* ---- Python's capsules, for a package that makes them without code of its own in C ---- */
+
+/* PyCapsule_IsValid() and PyCapsule_GetPointer(), with void * for PyObject *. */
+typedef int (*tarn_capsule_is_valid_fn)(void *capsule, const char *name);
+typedef void *(*tarn_capsule_get_pointer_fn)(void *capsule, const char *name);
+
+/* Sets the functions that tarn_dlpack_capsule_destroy() calls, as libtarn is not linked with Python: before the first
+ * capsule, for the whole process. NULL is an error. */
+TARN_API bool tarn_dlpack_set_capsule_functions(tarn_capsule_is_valid_fn is_valid,
+                                                tarn_capsule_get_pointer_fn get_pointer);
+
+/* Name of a capsule on a DLManagedTensorVersioned or a DLManagedTensor, as a producer makes it or after a consumer took
+ * its tensor. A string of libtarn: a capsule retains its name as a pointer, and may outlive every string of Python. */
+TARN_API const char *tarn_dlpack_capsule_name(bool is_versioned, bool is_used);
+
+/* Destructor of capsules on exports, for PyCapsule_New(): deletes the export unless a consumer took it and renamed the
+ * capsule. Leaves other capsules and NULL alone. It runs no Python code and raises nothing, so that it may run with an
+ * exception pending and while the interpreter shuts down; the interpreter's lock is held, as for every destructor. */
+TARN_API void tarn_dlpack_capsule_destroy(void *capsule);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2771,6 +2771,10 @@ tarn_log_fn = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
 
 tarn_get_fn = c.CFUNCTYPE(c.c_bool, c.c_int64, c.POINTER(c.c_void_p), c.c_void_p)
 
+tarn_capsule_is_valid_fn = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p)
+
+tarn_capsule_get_pointer_fn = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_char_p)
+
 tarn_step_fn = c.CFUNCTYPE(c.c_bool, c.c_void_p)
 
 tarn_forward_fn = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p)
@@ -2998,6 +3002,9 @@ PROTOTYPES: Dict[str, Prototype] = {
     "tarn_dlpack_export_legacy": (c.c_void_p, [c.c_void_p]),
     "tarn_dlpack_import": (c.c_void_p, [c.c_void_p]),
     "tarn_dlpack_import_legacy": (c.c_void_p, [c.c_void_p]),
+    "tarn_dlpack_set_capsule_functions": (c.c_bool, [tarn_capsule_is_valid_fn, tarn_capsule_get_pointer_fn]),
+    "tarn_dlpack_capsule_name": (c.c_char_p, [c.c_bool, c.c_bool]),
+    "tarn_dlpack_capsule_destroy": (None, [c.c_void_p]),
     "tarn_engine_new_sized": (c.c_void_p, [c.c_void_p, c.POINTER(tarn_engine_options), c.c_size_t]),
     "tarn_engine_add_adapter": (c.c_int64, [c.c_void_p, c.c_char_p]),
     "tarn_engine_add_sized": (c.c_int64, [c.c_void_p, c.POINTER(c.c_int32), c.c_int64, c.POINTER(tarn_generate_options), c.c_size_t]),

@@ -28,6 +28,9 @@ static void making(void **state)
     REFUSE(tarn_dlpack_export_legacy, tarn_dlpack_export_legacy(freed));
     REFUSE(tarn_dlpack_import, tarn_dlpack_import(NULL));
     REFUSE(tarn_dlpack_import_legacy, tarn_dlpack_import_legacy(NULL));
+    REFUSE(tarn_dlpack_set_capsule_functions, tarn_dlpack_set_capsule_functions(NULL, NULL));
+    ACCEPT(tarn_dlpack_capsule_name(true, true));
+    ACCEPT(tarn_dlpack_capsule_destroy(NULL));
     REFUSE(tarn_empty_like, tarn_empty_like(NULL));
     REFUSE(tarn_empty_like, tarn_empty_like(freed));
     REFUSE(tarn_zeros_like, tarn_zeros_like(NULL));

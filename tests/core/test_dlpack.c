@@ -299,6 +299,68 @@ static void tensors_that_cannot_be_shared_are_refused(void **state)
     tarn_scope_close(scope);
 }
 
+/* A capsule of Python, as far as its destructor sees it: the functions below are PyCapsule_IsValid() and
+ * PyCapsule_GetPointer(). */
+typedef struct capsule {
+    const char *name;
+    void *pointer;
+} capsule;
+
+static int is_valid(void *given, const char *name)
+{
+    const capsule *seen = given;
+    return seen->pointer && strcmp(seen->name, name) == 0;
+}
+
+static void *pointer_of(void *given, const char *name)
+{
+    assert_true(is_valid(given, name)); /* Python's raises for any other */
+    return ((const capsule *)given)->pointer;
+}
+
+static void a_capsule_deletes_what_no_consumer_took(void **state)
+{
+    (void)state;
+    assert_true(tarn_dlpack_set_capsule_functions(is_valid, pointer_of));
+    int64_t before = blocks();
+    for (int versioned = 0; versioned < 2; versioned++)
+        for (int used = 0; used < 2; used++) {
+            tarn_scope *scope = tarn_scope_open();
+            tarn_tensor *x = good(tarn_ones(TARN_SHAPE(3), TARN_F32, CPU));
+            struct DLManagedTensorVersioned *shared = versioned ? tarn_dlpack_export(x) : NULL;
+            struct DLManagedTensor *legacy = versioned ? NULL : tarn_dlpack_export_legacy(x);
+            assert_ok();
+            tarn_scope_close(scope);
+            assert_int_equal(blocks(), before + 1);
+            capsule made = {tarn_dlpack_capsule_name(versioned, used), versioned ? (void *)shared : (void *)legacy};
+            tarn_set_error(TARN_ERROR_IO, "pending");
+            tarn_dlpack_capsule_destroy(&made);
+            assert_error(TARN_ERROR_IO, "pending");
+            assert_int_equal(blocks(), used ? before + 1 : before);
+            if (used && versioned)
+                shared->deleter(shared);
+            else if (used)
+                legacy->deleter(legacy);
+            assert_int_equal(blocks(), before);
+        }
+    capsule other = {"another", &other};
+    tarn_dlpack_capsule_destroy(&other);
+    assert_ok();
+}
+
+static void capsules_have_the_names_of_dlpack(void **state)
+{
+    (void)state;
+    assert_string_equal(tarn_dlpack_capsule_name(false, false), "dltensor");
+    assert_string_equal(tarn_dlpack_capsule_name(false, true), "used_dltensor");
+    assert_string_equal(tarn_dlpack_capsule_name(true, false), "dltensor_versioned");
+    assert_string_equal(tarn_dlpack_capsule_name(true, true), "used_dltensor_versioned");
+    assert_false(tarn_dlpack_set_capsule_functions(is_valid, NULL));
+    assert_error(TARN_ERROR_ARGUMENT, "PyCapsule_GetPointer");
+    assert_false(tarn_dlpack_set_capsule_functions(NULL, pointer_of));
+    assert_error(TARN_ERROR_ARGUMENT, "PyCapsule_IsValid");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -314,6 +376,8 @@ int main(void)
         cmocka_unit_test(memory_that_tarn_cannot_have_is_refused),
         cmocka_unit_test(a_pending_error_deletes_what_was_given),
         cmocka_unit_test(tensors_that_cannot_be_shared_are_refused),
+        cmocka_unit_test(a_capsule_deletes_what_no_consumer_took),
+        cmocka_unit_test(capsules_have_the_names_of_dlpack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,41 @@
 """Memory shared by DLPack lives exactly as long as it is used, in whatever order both sides let go."""
 import ctypes
 import gc
+import os
+import subprocess
+import sys
 import threading
+import unittest.mock
 import weakref
 
 from support import Case, blocks, np, tarn, torch
+from tarn import _dlpack
+
+# A producer whose deleter is puts(): the memory and the struct, which starts with DLPack's version 1, outlive Python,
+# and each deletion prints a line, whatever the interpreter has cleared by then.
+AT_EXIT = """
+import ctypes, sys
+import tarn
+from tarn._library import kept, lib
+memory = ctypes.create_string_buffer(256)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+address = ctypes.addressof(memory)
+ctypes.c_uint32.from_address(address).value = 1                                                     # major
+ctypes.c_void_p.from_address(address + 16).value = ctypes.cast(ctypes.CDLL(None).puts, ctypes.c_void_p).value
+ctypes.c_void_p.from_address(address + 32).value = address + 128                                    # data
+ctypes.c_int32.from_address(address + 40).value = 1                                                 # on the CPU
+ctypes.c_uint32.from_address(address + 52).value = 2 | 32 << 8 | 1 << 16                            # f32
+x = tarn.Tensor._wrap(kept(lib.tarn_dlpack_import, address))
+class Cycle: pass
+ways = {
+    "global": lambda: globals().update(capsule=x.__dlpack__(), other=x.__dlpack__(max_version=(1, 0))),
+    "module": lambda: setattr(tarn, "capsule", x.__dlpack__()),
+    "builtin": lambda: setattr(sys.modules["builtins"], "capsule", x.__dlpack__()),
+    "cycle": lambda: [setattr(node := Cycle(), "me", node), setattr(node, "capsule", x.__dlpack__())],
+    "consumed": lambda: globals().update(capsule=(made := x.__dlpack__()), other=tarn.from_dlpack(made)),
+}
+ways[sys.argv[1]]()
+"""
 
 
 class Array(np.ndarray):
@@ -124,6 +155,59 @@ class Lifetimes(Case):
             self.assertEqual(blocks(), before + 1)
             del capsule
             self.assertEqual(blocks(), before)
+
+    def test_a_consumer_that_refuses_a_capsule_frees_it(self):
+        """Its exception is pending when the capsule ends, and must be the one that is seen."""
+        before = blocks()
+        for _ in range(3):
+            with self.assertRaisesRegex((BufferError, RuntimeError), "(?i)dtype|data type|unsupported|not supported"):
+                np.from_dlpack(tarn.ones(10, dtype="bf16"))
+            self.assertEqual(blocks(), before)
+
+    def test_a_consumer_that_raises_midway_leaks_nothing(self):
+        def consumer(x, version):
+            capsule = x.__dlpack__(max_version=version)
+            self.assertEqual(blocks(), before + 1)
+            raise LookupError(str(capsule))
+
+        before = blocks()
+        for version in (None, (1, 0)):
+            with self.assertRaises(LookupError):
+                consumer(tarn.ones(10), version)
+            self.assertEqual(blocks(), before)
+
+    def test_an_error_while_a_capsule_is_made_leaks_nothing(self):
+        before = blocks()
+        for version in (None, (1, 0)):
+            with unittest.mock.patch.object(_dlpack, "_new", side_effect=MemoryError):
+                with self.assertRaises(MemoryError):
+                    tarn.ones(10).__dlpack__(max_version=version)
+            self.assertEqual(blocks(), before)
+
+    def test_consumed_capsules_free_once(self):
+        before = blocks()
+        for version in (None, (1, 0)):
+            for consume in (torch.from_dlpack, tarn.from_dlpack):
+                capsule = tarn.ones(10).__dlpack__(max_version=version)
+                taken = consume(capsule)
+                del capsule
+                self.assertEqual(blocks(), before + 1)
+                self.assertEqual(taken.tolist(), [1] * 10)
+                del taken
+                self.assertEqual(blocks(), before)
+        taken = np.from_dlpack(tarn.ones(10))
+        self.assertEqual(taken.tolist(), [1] * 10)
+        del taken
+        self.assertEqual(blocks(), before)
+
+    def test_capsules_end_with_the_interpreter(self):
+        path = os.pathsep.join(filter(None, [os.path.dirname(os.path.dirname(tarn.__file__)),
+                                             os.environ.get("PYTHONPATH")]))
+        for way in ("global", "module", "builtin", "cycle", "consumed"):
+            done = subprocess.run([sys.executable, "-X", "dev", "-c", AT_EXIT, way], capture_output=True, check=False,
+                                  env={**os.environ, "PYTHONPATH": path}, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (0, b""), way)
+            self.assertEqual(done.stdout, b"\x01\n", way)
 
     def test_a_capsule_is_used_once(self):
         for version in (None, (1, 0)):

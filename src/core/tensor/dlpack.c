@@ -2,7 +2,12 @@
  *
  * What is exported retains the storage, not the tensor: an optimizer or tarn_module_to() may move the tensor to another
  * storage, and the consumer keeps the memory that it got. What is imported is a borrowed storage whose owner is the
- * producer's struct. */
+ * producer's struct.
+ *
+ * Python destroys a capsule wherever its last reference ends: in a consumer that refuses it, with that exception
+ * pending, or when the interpreter has cleared all modules. No Python code can run there, hence a destructor in C. Both
+ * functions that it calls are free of side effects: PyCapsule_IsValid() never raises, and PyCapsule_GetPointer() only
+ * for a capsule that is not valid. */
 #include <stdio.h>
 #include <string.h>
 #include <tarn/dlpack.h>
@@ -336,4 +341,45 @@ tarn_tensor *tarn_dlpack_import_legacy(struct DLManagedTensor *managed)
         return NULL;
     }
     return borrow(function, &managed->tensor, memory);
+}
+
+/* ---- Python's capsules ------------------------------------------------------------------------------------------- */
+
+/* The same functions from whichever interpreter of the process sets them. */
+static _Atomic tarn_capsule_is_valid_fn capsule_is_valid;
+static _Atomic tarn_capsule_get_pointer_fn capsule_get_pointer;
+
+bool tarn_dlpack_set_capsule_functions(tarn_capsule_is_valid_fn is_valid, tarn_capsule_get_pointer_fn get_pointer)
+{
+    if (!is_valid || !get_pointer)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "dlpack_set_capsule_functions: %s() is NULL",
+                           is_valid ? "PyCapsule_GetPointer" : "PyCapsule_IsValid");
+    capsule_get_pointer = get_pointer;
+    capsule_is_valid = is_valid;
+    return true;
+}
+
+const char *tarn_dlpack_capsule_name(bool is_versioned, bool is_used)
+{
+    static const char *const names[2][2] = {{"dltensor", "used_dltensor"},
+                                            {"dltensor_versioned", "used_dltensor_versioned"}};
+    return names[is_versioned][is_used];
+}
+
+/* What a capsule of that name holds; NULL if it has another name. */
+static void *held_as(void *capsule, const char *name)
+{
+    return capsule_is_valid(capsule, name) ? capsule_get_pointer(capsule, name) : NULL;
+}
+
+void tarn_dlpack_capsule_destroy(void *capsule)
+{
+    if (!capsule || !capsule_is_valid)
+        return;
+    struct DLManagedTensorVersioned *versioned = held_as(capsule, tarn_dlpack_capsule_name(true, false));
+    if (versioned)
+        versioned->deleter(versioned);
+    struct DLManagedTensor *legacy = held_as(capsule, tarn_dlpack_capsule_name(false, false));
+    if (legacy)
+        legacy->deleter(legacy);
 }
