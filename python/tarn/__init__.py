@@ -14,7 +14,7 @@ from ._tensor import (Tensor, arange, empty, eye, from_dlpack, full, no_grad, on
 from ._types import Device, DType, devices
 from .files import GGUF, Safetensors, load_file, save_file
 from .functional import concat, stack, where
-from .model import Model, Output
+from .model import Model, Output, convert
 from .text import Tokenizer
 
 __version__ = version()
@@ -25,8 +25,8 @@ int32, int64, uint8, bool_ = DType.I32, DType.I64, DType.U8, DType.BOOL
 __all__ = [
     "ArgumentError", "DType", "Device", "DeviceError", "DtypeError", "Error", "FileError", "FormatError", "GGUF",
     "Model", "OutOfMemoryError", "Output", "Safetensors", "ShapeError", "Tensor", "Tokenizer", "UnsupportedError",
-    "arange", "bfloat16", "bool_", "concat", "devices", "empty", "eye", "float16", "float32", "float64", "from_dlpack",
-    "full", "functional", "get_threads", "int32", "int64", "load_file", "nn", "no_grad", "ones", "ones_like", "optim",
-    "rand", "randn", "save_file", "seed", "set_threads", "stack", "tensor", "train", "uint8", "version", "where",
-    "zeros", "zeros_like"
+    "arange", "bfloat16", "bool_", "concat", "convert", "devices", "empty", "eye", "float16", "float32", "float64",
+    "from_dlpack", "full", "functional", "get_threads", "int32", "int64", "load_file", "nn", "no_grad", "ones",
+    "ones_like", "optim", "rand", "randn", "save_file", "seed", "set_threads", "stack", "tensor", "train", "uint8",
+    "version", "where", "zeros", "zeros_like"
 ]

@@ -210,16 +210,28 @@ def conv1d(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, stride: int
     return x._apply(lib.tarn_conv1d_sized, weight._handle, handle_of(bias), *given)
 
 
-def max_pool2d(x: Tensor, kernel: Pair, stride: Pair = 0, padding: Pair = 0) -> Tensor:
-    """Maximum of each window; stride 0 is the kernel's size."""
-    given = options(_c.tarn_pool2d_options, kernel=pair(kernel), stride=pair(stride), padding=pair(padding))
-    return x._apply(lib.tarn_max_pool2d_sized, *given)
+def max_pool_options(kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool) -> Any:
+    """Options of max pooling, as the library takes them."""
+    return options(_c.tarn_pool2d_options, kernel=pair(kernel), stride=pair(stride), padding=pair(padding),
+                   dilation=pair(dilation), ceil_mode=ceil_mode)
 
 
-def avg_pool2d(x: Tensor, kernel: Pair, stride: Pair = 0, padding: Pair = 0) -> Tensor:
-    """Average of each window; stride 0 is the kernel's size."""
-    given = options(_c.tarn_pool2d_options, kernel=pair(kernel), stride=pair(stride), padding=pair(padding))
-    return x._apply(lib.tarn_avg_pool2d_sized, *given)
+def avg_pool_options(kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool, count_include_pad: bool) -> Any:
+    """Options of average pooling, as the library takes them."""
+    return options(_c.tarn_pool2d_options, kernel=pair(kernel), stride=pair(stride), padding=pair(padding),
+                   ceil_mode=ceil_mode, exclude_padding=not count_include_pad)
+
+
+def max_pool2d(x: Tensor, kernel: Pair, stride: Pair = 0, padding: Pair = 0, dilation: Pair = 1,
+               ceil_mode: bool = False) -> Tensor:
+    """Maximum of each window; stride 0 is the kernel's size, ceil_mode rounds the number of windows up."""
+    return x._apply(lib.tarn_max_pool2d_sized, *max_pool_options(kernel, stride, padding, dilation, ceil_mode))
+
+
+def avg_pool2d(x: Tensor, kernel: Pair, stride: Pair = 0, padding: Pair = 0, ceil_mode: bool = False,
+               count_include_pad: bool = True) -> Tensor:
+    """Average of each window; stride 0 is the kernel's size, ceil_mode rounds the number of windows up."""
+    return x._apply(lib.tarn_avg_pool2d_sized, *avg_pool_options(kernel, stride, padding, ceil_mode, count_include_pad))
 
 
 # ---- losses

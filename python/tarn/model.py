@@ -1,7 +1,8 @@
 """Language models: opened from a folder or a GGUF file, and text generated with them."""
 import ctypes
+import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _c
 from ._library import DtypeError, Owner, PathLike, call, changes, check, kept, lib, options, path_of, text_of
@@ -20,6 +21,10 @@ FINISH = {
 }
 KV_TYPES = {"model": _c.TARN_KV_MODEL, "f32": _c.TARN_KV_F32, "bf16": _c.TARN_KV_BF16, "f16": _c.TARN_KV_F16,
             "q8_0": _c.TARN_KV_Q8_0}
+
+ROPE_SCALINGS = {"default": _c.TARN_ROPE_DEFAULT, "linear": _c.TARN_ROPE_LINEAR, "llama3": _c.TARN_ROPE_LLAMA3}
+
+IMPLIED = {"qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True}}  # what makes an architecture that one
 
 DEFAULT_CONTEXT = 4096
 
@@ -67,6 +72,26 @@ def _output(made: Any) -> Output:
                   made.logprob if made.logprob == made.logprob else None, likely)
 
 
+def _config(kind: Any, arch: str, config: Mapping[str, Any]) -> Dict[str, Any]:
+    """Fields of a configuration's struct; a token that is given is one that the model has."""
+    fields = dict(kind._fields_)
+    made: Dict[str, Any] = {} if arch == "gpt2" else {"arch": arch.encode()}
+    for name, value in config.items():
+        if name not in fields or name in made or name.startswith("has_") or name == "eos_count":
+            raise ValueError(f"Model.create: '{name}' is not a field of {kind.__name__}")
+        if value is None:
+            continue
+        if f"has_{name}" in fields:
+            made[f"has_{name}"] = True
+        if name == "eos" and "eos_count" in fields:
+            tokens = [value] if isinstance(value, int) else list(value)
+            made["eos_count"], value = len(tokens), fields["eos"](*tokens)
+        elif name == "rope_scaling":
+            value = chosen(ROPE_SCALINGS, value, "rope_scaling")
+        made[name] = value
+    return {**IMPLIED.get(arch, {}), **made}
+
+
 class Model(Module):
     """A language model with its tokenizer.
 
@@ -109,6 +134,19 @@ class Model(Module):
             handle = call(lib.tarn_model_open_sized, *place, *options(_c.tarn_model_open_options, **given))
         return cls(handle, tokens, context, kv_type)
 
+    @classmethod
+    def create(cls, arch: str = "gpt2", *, seed: int = 0, dtype: DTypeLike = "f32", device: DeviceLike = "cpu",
+               **config: Union[bool, float, str, Sequence[int]]) -> "Model":
+        """A new model with random weights, to be trained: Model.create("llama", vocab_size=512, context=256, layers=4,
+        heads=4, hidden_size=128, ffn_size=384, eos=0).
+
+        arch: gpt2, llama, mistral, qwen2 or qwen3. config: the fields of tarn_gpt2_config or tarn_llama_config."""
+        make, kind = (lib.tarn_model_gpt2_sized, _c.tarn_gpt2_config) if arch == "gpt2" else (
+            lib.tarn_model_llama_sized, _c.tarn_llama_config)
+        struct = kind(dtype=int(dtype_of(dtype)), **_config(kind, arch, config))
+        handle = call(make, ctypes.byref(struct), ctypes.sizeof(struct), device_of(device), seed)
+        return cls(handle, None, 0, "model")
+
     @property
     def context(self) -> int:
         """Context length of the model, in tokens."""
@@ -136,6 +174,35 @@ class Model(Module):
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy of the next tokens, without the logits in memory."""
         return Tensor._wrap(kept(lib.tarn_model_loss, self._handle, tokens._handle, targets._handle))
+
+    # ---- LoRA adapters
+
+    def add_adapter(self, rank: int, alpha: float = 0.0, dropout: float = 0.0, targets: Optional[Sequence[str]] = None,
+                    seed: int = 0, dtype: DTypeLike = "f32") -> None:
+        """Adds LoRA adapters and freezes all other parameters; make the optimizer after it.
+
+        alpha 0 is 8; targets: names of layers ("q_proj"), None: all linear layers but the head."""
+        names = None if targets is None else ",".join(targets).encode()
+        given = options(_c.tarn_lora_options, rank=rank, alpha=alpha, dropout=dropout, targets=names, seed=seed,
+                        dtype=int(dtype_of(dtype)))
+        call(lib.tarn_lora_add_sized, self._handle, *given)
+        changes.note()
+
+    def load_adapter(self, path: PathLike) -> None:
+        """Adds the adapters of a folder in PEFT's format, or of a GGUF file."""
+        call(lib.tarn_lora_load, self._handle, path_of(path))
+        changes.note()
+
+    def save_adapter(self, path: PathLike, base_model: Optional[str] = None) -> None:
+        """Writes the adapters to a folder in PEFT's format, or to a file that ends in ".gguf".
+
+        base_model: name or path of the base model, to be recorded there."""
+        call(lib.tarn_lora_save, self._handle, path_of(path), None if base_model is None else base_model.encode())
+
+    def merge_adapter(self) -> None:
+        """Merges the adapters into the weights and removes them."""
+        call(lib.tarn_lora_merge, self._handle)
+        changes.note()
 
     # ---- generation
 
@@ -205,3 +272,17 @@ class Model(Module):
     def chat(self, messages: Sequence[Message], tools: Optional[Sequence[Any]] = None, **given: Any) -> str:
         """The answer to messages; arguments as those of stream()."""
         return "".join(output.text for output in self.chat_stream(messages, tools, **given))
+
+
+def convert(source: PathLike, target: PathLike, quantize: Optional[DTypeLike] = None, mixture: Optional[str] = None,
+            importance: Optional[str] = None, adapter: Optional[PathLike] = None, replace: bool = False) -> None:
+    """Converts a model between a Hugging Face folder and a GGUF file, which `target` is if it ends in ".gguf".
+
+    quantize: type of the weights of a GGUF file; mixture: several types instead, by llama.cpp's name ("Q4_K_M").
+    importance: "text:FILE" or an imatrix file. adapter: LoRA adapters to merge. replace: an existing target, too."""
+    given = options(_c.tarn_convert_options, quantize=quantize is not None or mixture is not None, replace=replace,
+                    type=None if quantize is None else int(dtype_of(quantize)),
+                    mixture=None if mixture is None else mixture.encode(),
+                    importance=None if importance is None else os.fsencode(importance),
+                    adapter=None if adapter is None else path_of(adapter))
+    call(lib.tarn_model_convert_sized, path_of(source), path_of(target), None, *given)

@@ -7,10 +7,10 @@ import weakref
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from . import _c
-from ._library import Owner, PathLike, call, changes, check, fail, keep, kept, lib, options, path_of
+from ._library import Owner, PathLike, Scope, call, changes, check, fail, keep, kept, lib, options, path_of
 from ._tensor import Tensor
 from ._types import DeviceLike, DType, DTypeLike, device_of, dtype_of, shape_struct
-from .functional import ACTIVATIONS, Pair, chosen, pair
+from .functional import ACTIVATIONS, Pair, avg_pool_options, chosen, handle_of, max_pool_options, pair
 
 M = TypeVar("M", bound="Module")
 
@@ -249,70 +249,73 @@ class LayerNorm(_Layer):
     """Layer norm over the last axis."""
 
     def __init__(self, size: int, epsilon: float = 1e-5, affine: bool = True, bias: bool = True, *,
-                 device: Optional[DeviceLike] = None) -> None:
+                 dtype: DTypeLike = DType.F32, device: Optional[DeviceLike] = None) -> None:
         super().__init__(lib.tarn_layernorm_layer_with_sized, size, device_of(device),
-                         *options(_c.tarn_norm_options, epsilon=epsilon, no_affine=not affine, no_bias=not bias))
+                         *options(_c.tarn_norm_options, epsilon=epsilon, no_affine=not affine, no_bias=not bias,
+                                  dtype=_dtype(dtype)))
 
 
 class RMSNorm(_Layer):
     """RMS norm over the last axis."""
 
-    def __init__(self, size: int, epsilon: float = 1e-6, affine: bool = True, *,
+    def __init__(self, size: int, epsilon: float = 1e-6, affine: bool = True, *, dtype: DTypeLike = DType.F32,
                  device: Optional[DeviceLike] = None) -> None:
         super().__init__(lib.tarn_rmsnorm_layer_with_sized, size, device_of(device),
-                         *options(_c.tarn_norm_options, epsilon=epsilon, no_affine=not affine))
+                         *options(_c.tarn_norm_options, epsilon=epsilon, no_affine=not affine, dtype=_dtype(dtype)))
 
 
 class GroupNorm(_Layer):
     """Group norm: `groups` groups of neighbouring channels."""
 
     def __init__(self, groups: int, channels: int, epsilon: float = 1e-5, affine: bool = True, *,
-                 device: Optional[DeviceLike] = None) -> None:
+                 dtype: DTypeLike = DType.F32, device: Optional[DeviceLike] = None) -> None:
         super().__init__(lib.tarn_groupnorm_layer_with_sized, groups, channels, device_of(device),
-                         *options(_c.tarn_norm_options, epsilon=epsilon, no_affine=not affine))
+                         *options(_c.tarn_norm_options, epsilon=epsilon, no_affine=not affine, dtype=_dtype(dtype)))
 
 
 class InstanceNorm(_Layer):
     """Instance norm of x [N, channels, ...]."""
 
-    def __init__(self, channels: int, epsilon: float = 1e-5, affine: bool = False, *,
+    def __init__(self, channels: int, epsilon: float = 1e-5, affine: bool = False, *, dtype: DTypeLike = DType.F32,
                  device: Optional[DeviceLike] = None) -> None:
         super().__init__(lib.tarn_instancenorm_layer_with_sized, channels, device_of(device),
-                         *options(_c.tarn_instancenorm_options, epsilon=epsilon, affine=affine))
+                         *options(_c.tarn_instancenorm_options, epsilon=epsilon, affine=affine, dtype=_dtype(dtype)))
 
 
 class BatchNorm2d(_Layer):
     """Batch norm per channel of x [N, channels, ...], of any rank from 2."""
 
     def __init__(self, channels: int, epsilon: float = 1e-5, momentum: float = 0.1, affine: bool = True,
-                 track_running_stats: bool = True, *, device: Optional[DeviceLike] = None) -> None:
+                 track_running_stats: bool = True, *, dtype: DTypeLike = DType.F32,
+                 device: Optional[DeviceLike] = None) -> None:
         super().__init__(
             lib.tarn_batchnorm2d_with_sized, channels, device_of(device),
             *options(_c.tarn_batchnorm2d_options, epsilon=epsilon, momentum=momentum, no_affine=not affine,
-                     no_tracking=not track_running_stats))
+                     no_tracking=not track_running_stats, dtype=_dtype(dtype)))
 
 
 class Conv1d(_Layer):
     """1-D convolution of x [N, in, L]."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1, padding: int = 0,
-                 dilation: int = 1, groups: int = 1, bias: bool = True, *, device: Optional[DeviceLike] = None) -> None:
+                 dilation: int = 1, groups: int = 1, bias: bool = True, *, dtype: DTypeLike = DType.F32,
+                 device: Optional[DeviceLike] = None) -> None:
         super().__init__(
             lib.tarn_conv1d_layer_with_sized, in_channels, out_channels, device_of(device),
             *options(_c.tarn_conv1d_layer_options, kernel=kernel, stride=stride, padding=padding, dilation=dilation,
-                     groups=groups, no_bias=not bias))
+                     groups=groups, no_bias=not bias, dtype=_dtype(dtype)))
 
 
 class Conv2d(_Layer):
     """2-D convolution of x [N, in, H, W]."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: Pair, stride: Pair = 1, padding: Pair = 0,
-                 dilation: Pair = 1, groups: int = 1, bias: bool = True, *,
+                 dilation: Pair = 1, groups: int = 1, bias: bool = True, *, dtype: DTypeLike = DType.F32,
                  device: Optional[DeviceLike] = None) -> None:
         super().__init__(
             lib.tarn_conv2d_layer_with_sized, in_channels, out_channels, device_of(device),
             *options(_c.tarn_conv2d_layer_options, kernel=pair(kernel), stride=pair(stride), padding=pair(padding),
-                     dilation=pair(dilation), groups=groups, no_bias=not bias))
+                     dilation=pair(dilation), groups=groups, no_bias=not bias, dtype=_dtype(dtype)))
 
 
 class ConvTranspose2d(_Layer):
@@ -320,30 +323,30 @@ class ConvTranspose2d(_Layer):
 
     def __init__(self, in_channels: int, out_channels: int, kernel: Pair, stride: Pair = 1, padding: Pair = 0,
                  output_padding: Pair = 0, groups: int = 1, bias: bool = True, dilation: Pair = 1, *,
-                 device: Optional[DeviceLike] = None) -> None:
+                 dtype: DTypeLike = DType.F32, device: Optional[DeviceLike] = None) -> None:
         super().__init__(
             lib.tarn_conv_transpose2d_layer_with_sized, in_channels, out_channels, device_of(device),
             *options(_c.tarn_conv_transpose2d_layer_options, kernel=pair(kernel), stride=pair(stride),
                      padding=pair(padding), output_padding=pair(output_padding), dilation=pair(dilation),
-                     groups=groups, no_bias=not bias))
+                     groups=groups, no_bias=not bias, dtype=_dtype(dtype)))
 
 
 class MaxPool2d(_Layer):
     """Maximum of each window; stride 0 is the kernel's size."""
 
-    def __init__(self, kernel: Pair, stride: Pair = 0, padding: Pair = 0) -> None:
+    def __init__(self, kernel: Pair, stride: Pair = 0, padding: Pair = 0, dilation: Pair = 1,
+                 ceil_mode: bool = False) -> None:
         super().__init__(lib.tarn_max_pool2d_layer_sized,
-                         *options(_c.tarn_pool2d_options, kernel=pair(kernel), stride=pair(stride),
-                                  padding=pair(padding)))
+                         *max_pool_options(kernel, stride, padding, dilation, ceil_mode))
 
 
 class AvgPool2d(_Layer):
     """Average of each window; stride 0 is the kernel's size."""
 
-    def __init__(self, kernel: Pair, stride: Pair = 0, padding: Pair = 0) -> None:
+    def __init__(self, kernel: Pair, stride: Pair = 0, padding: Pair = 0, ceil_mode: bool = False,
+                 count_include_pad: bool = True) -> None:
         super().__init__(lib.tarn_avg_pool2d_layer_sized,
-                         *options(_c.tarn_pool2d_options, kernel=pair(kernel), stride=pair(stride),
-                                  padding=pair(padding)))
+                         *avg_pool_options(kernel, stride, padding, ceil_mode, count_include_pad))
 
 
 class GlobalAvgPool2d(_Layer):
@@ -424,31 +427,57 @@ class Sigmoid(Activation):
 class _Recurrent(_Layer):
 
     def __init__(self, function: Callable[..., Any], in_features: int, hidden: int, layers: int, bidirectional: bool,
-                 batch_first: bool, bias: bool, dropout: float, device: Optional[DeviceLike]) -> None:
+                 batch_first: bool, bias: bool, dropout: float, dtype: DTypeLike,
+                 device: Optional[DeviceLike]) -> None:
         super().__init__(
             function, in_features, hidden, device_of(device),
             *options(_c.tarn_recurrent_options, layers=layers, bidirectional=bidirectional, batch_first=batch_first,
-                     no_bias=not bias, dropout=dropout))
+                     no_bias=not bias, dropout=dropout, dtype=_dtype(dtype)))
+
+    def _from_state(self, x: Tensor, h: Optional[Tensor], c: Optional[Tensor]) -> List[Optional[Tensor]]:
+        """The result and the state after the last step; None for a cell state that a GRU has not."""
+        first, last = _c.tarn_recurrent_state(h=handle_of(h), c=handle_of(c)), _c.tarn_recurrent_state()
+        with Scope():
+            y = lib.tarn_recurrent_forward(self._handle, x._handle, ctypes.byref(first), ctypes.byref(last))
+            check()
+            return [Tensor._wrap(keep(made)) if made else None for made in (y, last.h, last.c)]
 
 
 class LSTM(_Recurrent):
     """LSTM over sequences [T, B, in]: the hidden state of each step, from a state of zeros."""
 
     def __init__(self, in_features: int, hidden: int, layers: int = 1, bidirectional: bool = False,
-                 batch_first: bool = False, bias: bool = True, dropout: float = 0.0, *,
+                 batch_first: bool = False, bias: bool = True, dropout: float = 0.0, *, dtype: DTypeLike = DType.F32,
                  device: Optional[DeviceLike] = None) -> None:
         super().__init__(lib.tarn_lstm_layer_with_sized, in_features, hidden, layers, bidirectional, batch_first, bias,
-                         dropout, device)
+                         dropout, dtype, device)
+
+    def with_state(self, x: Tensor, state: Optional[Tuple[Tensor, Tensor]] = None
+                   ) -> Tuple[Tensor, Tuple[Tensor, Tensor]]:
+        """The result, and the hidden and cell state [layers · directions, B, hidden] after the last step.
+
+        `state`: those before the first step, None: zeros. So a long sequence is computed in parts."""
+        y, h, c = self._from_state(x, *(state or (None, None)))
+        assert y is not None and h is not None and c is not None
+        return y, (h, c)
 
 
 class GRU(_Recurrent):
     """GRU over sequences [T, B, in]: the hidden state of each step, from a state of zeros."""
 
     def __init__(self, in_features: int, hidden: int, layers: int = 1, bidirectional: bool = False,
-                 batch_first: bool = False, bias: bool = True, dropout: float = 0.0, *,
+                 batch_first: bool = False, bias: bool = True, dropout: float = 0.0, *, dtype: DTypeLike = DType.F32,
                  device: Optional[DeviceLike] = None) -> None:
         super().__init__(lib.tarn_gru_layer_with_sized, in_features, hidden, layers, bidirectional, batch_first, bias,
-                         dropout, device)
+                         dropout, dtype, device)
+
+    def with_state(self, x: Tensor, state: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
+        """The result, and the hidden state [layers · directions, B, hidden] after the last step.
+
+        `state`: that before the first step, None: zeros."""
+        y, h, _ = self._from_state(x, state, None)
+        assert y is not None and h is not None
+        return y, h
 
 
 class Sequential(_Layer):
@@ -476,3 +505,11 @@ class Residual(_Layer):
         self._adopt("body", body)
         if shortcut is not None:
             self._adopt("shortcut", shortcut)
+
+
+class ResNet(_Layer):
+    """ResNet-18, -34 or -50 with torchvision's architecture and names, for images [N, channels, H, W]."""
+
+    def __init__(self, layers: int, classes: int, channels: int = 3, *, device: Optional[DeviceLike] = None) -> None:
+        super().__init__(lib.tarn_model_resnet_sized, layers, classes, device_of(device),
+                         *options(_c.tarn_resnet_options, channels=channels))

@@ -31,6 +31,16 @@ def _groups(groups: Optional[List[Dict[str, Any]]]) -> Dict[str, Any]:
     return {"groups": structs, "group_count": len(groups)}
 
 
+def _adam(beta1: float, beta2: float, epsilon: float) -> Dict[str, float]:
+    """Fields of Adam's options. 0 stands for the library's defaults, which are f64, while a given value is f32."""
+    fields = {}
+    for name, value, default in (("beta1", beta1, 0.9), ("beta2", beta2, 0.999), ("epsilon", epsilon, 1e-8)):
+        if value == 0:
+            raise ValueError(f"{name} is 0; it must be above 0")
+        fields[name] = 0.0 if value == default else value
+    return fields
+
+
 class Optimizer:
     """What all optimizers have."""
 
@@ -76,10 +86,13 @@ class Optimizer:
         return int(call(lib.tarn_optimizer_steps, self._handle))
 
     def set_schedule(self, kind: str, warmup_steps: int = 0, total_steps: int = 0, final_factor: float = 0.0,
-                     step_size: int = 0, gamma: float = 0.0) -> None:
-        """Sets the schedule of the learning rate: constant, linear, cosine, step or one_cycle."""
+                     step_size: int = 0, gamma: float = 0.0, start_factor: float = 0.0) -> None:
+        """Sets the schedule of the learning rate: constant, linear, cosine, step or one_cycle.
+
+        start_factor: of one_cycle, 0: 1 / 25. 0 is the default of the others, too."""
         struct = _c.tarn_schedule(kind=chosen(SCHEDULES, kind, "schedule"), warmup_steps=warmup_steps,
-                                  total_steps=total_steps, final_factor=final_factor, step_size=step_size, gamma=gamma)
+                                  total_steps=total_steps, final_factor=final_factor, step_size=step_size, gamma=gamma,
+                                  start_factor=start_factor)
         call(lib.tarn_optimizer_set_schedule, self._handle, ctypes.byref(struct))
 
     def save(self, path: PathLike) -> None:
@@ -106,8 +119,8 @@ class Adam(Optimizer):
 
     def __init__(self, module: Module, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
                  weight_decay: float = 0.0, groups: Optional[List[Dict[str, Any]]] = None) -> None:
-        super().__init__(lib.tarn_adam_sized, _c.tarn_adam_options, module, lr=lr, beta1=beta1, beta2=beta2,
-                         epsilon=epsilon, weight_decay=weight_decay, **_groups(groups))
+        super().__init__(lib.tarn_adam_sized, _c.tarn_adam_options, module, lr=lr, weight_decay=weight_decay,
+                         **_adam(beta1, beta2, epsilon), **_groups(groups))
 
 
 class AdamW(Optimizer):
@@ -116,8 +129,8 @@ class AdamW(Optimizer):
     def __init__(self, module: Module, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
                  weight_decay: float = 0.0, decay_all: bool = False,
                  groups: Optional[List[Dict[str, Any]]] = None) -> None:
-        super().__init__(lib.tarn_adamw_sized, _c.tarn_adamw_options, module, lr=lr, beta1=beta1, beta2=beta2,
-                         epsilon=epsilon, weight_decay=weight_decay, decay_all=decay_all, **_groups(groups))
+        super().__init__(lib.tarn_adamw_sized, _c.tarn_adamw_options, module, lr=lr, weight_decay=weight_decay,
+                         decay_all=decay_all, **_adam(beta1, beta2, epsilon), **_groups(groups))
 
 
 class EMA:

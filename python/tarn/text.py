@@ -1,7 +1,7 @@
 """Tokenizers, chat templates, and text as its ids come."""
 import ctypes
 import json
-from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _c
 from ._library import Owner, PathLike, call, check, lib, options, path_of, text_of
@@ -38,23 +38,40 @@ class Tokenizer:
         encoded = text.encode()
         return cls._of(call(lib.tarn_tokenizer_characters, encoded, len(encoded)))
 
+    @classmethod
+    def train_bpe(cls, texts: Iterable[str], vocab_size: int, special: Sequence[str] = ("<|endoftext|>", ),
+                  pattern: Optional[str] = None, min_frequency: int = 0) -> "Tokenizer":
+        """Trains a byte-level BPE of at most `vocab_size` tokens: the special ones, the 256 bytes, then merges.
+
+        pattern: pre-tokenizer regex, None: GPT-2's. Rarer pairs than `min_frequency` are not merged."""
+        encoded = [text.encode() for text in texts]
+        names = (ctypes.c_char_p * max(1, len(special)))(*(name.encode() for name in special))
+        given = options(_c.tarn_bpe_options, special=names, special_count=len(special), no_special=not special,
+                        pattern=None if pattern is None else pattern.encode(), min_frequency=min_frequency)
+        return cls._of(call(lib.tarn_bpe_train_sized, (ctypes.c_char_p * len(encoded))(*encoded),
+                            (ctypes.c_size_t * len(encoded))(*map(len, encoded)), len(encoded), vocab_size, *given))
+
     @property
     def _handle(self) -> int:
         return self._owner.handle
 
-    def encode(self, text: str, add_special: bool = False, special_as_text: bool = False) -> List[int]:
+    def encode(self, text: Union[str, bytes], add_special: bool = False, special_as_text: bool = False) -> List[int]:
         """Ids of a text; special tokens in it are parsed unless they shall be text."""
-        encoded, count = text.encode(), ctypes.c_int64()
+        encoded, count = text.encode() if isinstance(text, str) else text, ctypes.c_int64()
         given = options(_c.tarn_encode_options, add_special=add_special, special_as_text=special_as_text)
         ids = lib.tarn_tokenizer_encode_sized(self._handle, encoded, len(encoded), *given, ctypes.byref(count))
-        return _taken(ids, count.value)
+        return _taken(ids, count)
 
     def decode(self, ids: Sequence[int], errors: str = "replace") -> str:
         """The text of ids, special ones as their text."""
+        return self.decode_bytes(ids).decode(errors=errors)
+
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """The bytes of ids, which may end within a character."""
         length = ctypes.c_size_t()
         text = call(lib.tarn_tokenizer_decode, self._handle, int32_array(ids), len(ids), ctypes.byref(length))
         try:
-            return text_of(text, length.value).decode(errors=errors)
+            return text_of(text, length.value)
         finally:
             lib.tarn_tokenizer_release(text)
 
@@ -70,18 +87,31 @@ class Tokenizer:
 
     def apply_chat_template(self, messages: Sequence[Message], add_generation_prompt: bool = True,
                             tools: Optional[Sequence[Mapping[str, Any]]] = None,
+                            documents: Optional[Sequence[Mapping[str, Any]]] = None,
                             variables: Optional[Mapping[str, Any]] = None) -> List[int]:
         """Ids of messages [{"role": ..., "content": ...}] by the model's chat template."""
-        given, count = self._chat(add_generation_prompt, tools, variables), ctypes.c_int64()
+        given, count = self._chat(add_generation_prompt, tools, documents, variables), ctypes.c_int64()
         encoded = json.dumps(list(messages)).encode()
         ids = lib.tarn_chat_encode_json_sized(self._handle, encoded, len(encoded), *given, None, ctypes.byref(count))
-        return _taken(ids, count.value)
+        return _taken(ids, count)
+
+    def apply_chat_template_with_mask(self, messages: Sequence[Message],
+                                      tools: Optional[Sequence[Mapping[str, Any]]] = None,
+                                      variables: Optional[Mapping[str, Any]] = None) -> Tuple[List[int], List[bool]]:
+        """Ids of messages, and which of them the assistant writes: the tokens that fine-tuning has a loss on."""
+        given, mask = self._chat(False, tools, None, variables), ctypes.POINTER(ctypes.c_uint8)()
+        count = ctypes.c_int64()
+        encoded = json.dumps(list(messages)).encode()
+        ids = _taken(lib.tarn_chat_encode_json_sized(self._handle, encoded, len(encoded), *given, ctypes.byref(mask),
+                                                     ctypes.byref(count)), count)
+        return ids, [bool(flag) for flag in _taken(mask, count)]
 
     def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True,
                     tools: Optional[Sequence[Mapping[str, Any]]] = None,
+                    documents: Optional[Sequence[Mapping[str, Any]]] = None,
                     variables: Optional[Mapping[str, Any]] = None) -> str:
         """Messages as the text of the model's chat template."""
-        given, length = self._chat(add_generation_prompt, tools, variables), ctypes.c_size_t()
+        given, length = self._chat(add_generation_prompt, tools, documents, variables), ctypes.c_size_t()
         encoded = json.dumps(list(messages)).encode()
         text = call(lib.tarn_chat_render_json_sized, self._handle, encoded, len(encoded), *given, ctypes.byref(length))
         try:
@@ -90,14 +120,20 @@ class Tokenizer:
             lib.tarn_tokenizer_release(text)
 
     @staticmethod
-    def _chat(add_generation_prompt: bool, tools: Any, variables: Any) -> Any:
+    def _chat(add_generation_prompt: bool, tools: Any, documents: Any, variables: Any) -> Any:
         return options(_c.tarn_chat_options, add_generation_prompt=add_generation_prompt,
                        tools=None if tools is None else json.dumps(list(tools)).encode(),
+                       documents=None if documents is None else json.dumps(list(documents)).encode(),
                        variables=None if variables is None else json.dumps(dict(variables)).encode())
 
     def set_chat_template(self, name: str) -> None:
         """Sets the chat template by name: chatml, llama2, llama3, mistral, or one of the model's own."""
         call(lib.tarn_tokenizer_set_chat, self._handle, name.encode())
+
+    @property
+    def chat_template_name(self) -> str:
+        """Name of the chat template: "model" is the model's own."""
+        return str(call(lib.tarn_chat_name, self._handle).decode())
 
     def save(self, folder: PathLike) -> None:
         """Writes tokenizer.json and tokenizer_config.json."""
@@ -107,6 +143,11 @@ class Tokenizer:
     def kind(self) -> str:
         """"bpe", "spm", "unigram", "wordpiece", "words", "characters" or "bytes"."""
         return str(call(lib.tarn_tokenizer_kind, self._handle).decode())
+
+    @property
+    def hash(self) -> int:
+        """Equal for tokenizers with the same ids."""
+        return int(call(lib.tarn_tokenizer_hash, self._handle))
 
     def __len__(self) -> int:
         return int(call(lib.tarn_tokenizer_count, self._handle))
@@ -140,9 +181,9 @@ def _or_none(token: int) -> Optional[int]:
     return None if token < 0 else int(token)
 
 
-def _taken(ids: Any, count: int) -> List[int]:
+def _taken(ids: Any, count: ctypes.c_int64) -> List[int]:
     check()
     try:
-        return list(ids[:count])
+        return list(ids[:count.value])
     finally:
         lib.tarn_tokenizer_release(ctypes.cast(ids, ctypes.c_void_p))

@@ -186,8 +186,154 @@ class Models(Case):
             tarn.Model.load(self.folder, device="cpu", kv_type="f31")
 
 
+class Made(Case):
+    """Models that are made, tuned and converted here."""
+
+    def make(self, arch="llama", **more):
+        sizes = {"vocab_size": 60, "context": 32, "layers": 2, "heads": 4, "hidden_size": 32, "ffn_size": 64}
+        return tarn.Model.create(arch, seed=self.random.randrange(1 << 60), **sizes, **more)
+
+    def tokens(self):
+        return tarn.tensor(torch.randint(0, 60, (2, 12), generator=self.generator))
+
+    def test_a_new_model_is_transformers(self):
+        kinds = {"gpt2": {"eos": 3}, "llama": {"eos": [3, 4], "bos": 2, "kv_heads": 2, "rope_scaling": "llama3"},
+                 "qwen2": {"tie_embeddings": True, "eos": None}, "qwen3": {"head_dim": 16}, "mistral": {}}
+        for arch, more in kinds.items():
+            model, tokens = self.make(arch, **more), self.tokens()
+            self.assertEqual((model.arch, model.context, model.vocab_size), (arch, 32, 60))
+            with tempfile.TemporaryDirectory() as folder:
+                model.eval().write(folder)
+                network = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+            self.assertEqual(network.config.model_type, arch)
+            self.assertEqual(network.config.eos_token_id, more.get("eos"))
+            with torch.no_grad():
+                wanted = network(torch.from_dlpack(tokens)).logits
+            self.close(model(tokens), wanted, 1e-4, arch)
+        again = [tarn.Model.create("gpt2", vocab_size=8, context=8, layers=1, heads=1, hidden_size=8, seed=seed)
+                 ["transformer.wte.weight"].tolist() for seed in (1, 1, 2)]
+        self.assertEqual(again[0], again[1])
+        self.assertNotEqual(again[0], again[2])
+
+    def test_a_wrong_configuration_is_refused(self):
+        for wrong in ({"width": 3}, {"has_eos": True}, {"eos_count": 2}, {"arch": "gpt2"}, {"seed_": 1}):
+            with self.assertRaisesRegex((ValueError, TypeError), next(iter(wrong))):
+                self.make("llama", **wrong)
+        with self.assertRaisesRegex(ValueError, "rope_scaling is 'ntk'"):
+            self.make("llama", rope_scaling="ntk")
+        with self.assertRaisesRegex(tarn.Error, "bert"):
+            self.make("bert")
+
+    def test_adapters(self):
+        model, tokens = self.make(), self.tokens()
+        before = model(tokens).tolist()
+        model.add_adapter(2, alpha=4, targets=["q_proj", "v_proj"], seed=5)
+        self.assertEqual(model(tokens).tolist(), before)
+        frozen = model["model.embed_tokens.weight"].tolist()
+        optimizer = tarn.optim.AdamW(model.train(), lr=0.05)
+        for _ in range(3):
+            model.loss(tokens, tokens).backward()
+            optimizer.step()
+        del optimizer
+        tuned = model.eval()(tokens)
+        self.assertNotEqual(tuned.tolist(), before)
+        self.assertEqual(model["model.embed_tokens.weight"].tolist(), frozen)
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder, "adapter")
+            model.save_adapter(place, "base/model")
+            self.assertIn("base/model", (place / "adapter_config.json").read_text(encoding="utf-8"))
+            other = self.make()
+            other.load_state_dict({name: value for name, value in model.state_dict().items() if "lora" not in name})
+            other.load_adapter(place)
+            self.assertEqual(other.eval()(tokens).tolist(), tuned.tolist())
+        other.merge_adapter()
+        self.close(other(tokens), torch.from_dlpack(tuned.detach()), 1e-5)
+        self.assertFalse(any("lora" in name for name, _ in other.named_parameters()))
+        with self.assertRaises(tarn.Error):
+            other.merge_adapter()
+
+    def test_a_merged_adapter_writes_other_text(self):
+        """A generator that is idle has keys and values of the weights before."""
+        model, prompt = self.make(), list(range(12))
+        before = model.generate_ids(prompt, max_tokens=8)
+        model.add_adapter(4, seed=1)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.detach().copy_(tarn.randn(*parameter.shape))
+        after = model.generate_ids(prompt, max_tokens=8)
+        self.assertNotEqual(after, before)
+        model.merge_adapter()
+        with tempfile.TemporaryDirectory() as folder:
+            model.write(folder)
+            again = tarn.Model.load(folder, device="cpu", tokenizer=False)
+            self.assertEqual(again.generate_ids(prompt, max_tokens=8), model.generate_ids(prompt, max_tokens=8))
+
+    def test_conversion(self):
+        model, tokens = self.make().eval(), self.tokens()
+        with tempfile.TemporaryDirectory() as folder:
+            source, whole, small, back = (Path(folder, name) for name in ("source", "f.gguf", "q.gguf", "back"))
+            model.write(source)
+            tarn.convert(source, whole)
+            tarn.convert(whole, back)
+            tarn.convert(source, small, quantize="q8_0")
+            for path, tolerance in ((whole, 1e-5), (back, 1e-5), (small, 0.05)):
+                opened = tarn.Model.load(path, device="cpu", tokenizer=False)
+                self.close(opened(tokens), torch.from_dlpack(model(tokens).detach()), tolerance, path.name)
+            with tarn.GGUF(small) as file:
+                self.assertEqual(file.dtype_name("blk.0.attn_q.weight"), "Q8_0")
+            with self.assertRaisesRegex(tarn.Error, "f.gguf"):
+                tarn.convert(source, whole)
+            tarn.convert(source, whole, mixture="Q4_K_M", replace=True)
+            with self.assertRaisesRegex(tarn.Error, "Q9"):
+                tarn.convert(source, whole, mixture="Q9", replace=True)
+
+
 class Tokenizers(Case):
     """Ids and text."""
+
+    def test_training(self):
+        texts = ["low lower lowest " * 20, "new newer newest " * 20]
+        tokenizer = tarn.Tokenizer.train_bpe(texts, 300, special=["<s>", "</s>"])
+        self.assertEqual(tokenizer.token_to_id("<s>"), 0)
+        self.assertTrue(258 < len(tokenizer) <= 300)
+        ids = tokenizer.encode("lowest newest <s>")
+        self.assertLess(len(ids), 8)
+        self.assertEqual(ids[-1], 0)
+        self.assertEqual(tokenizer.decode(ids), "lowest newest <s>")
+        self.assertEqual(tokenizer.hash, tarn.Tokenizer.train_bpe(texts, 300, special=["<s>", "</s>"]).hash)
+        self.assertNotEqual(tokenizer.hash, tarn.Tokenizer.train_bpe(texts, 262, special=["<s>", "</s>"]).hash)
+        self.assertEqual(len(tarn.Tokenizer.train_bpe(["x"], 300, special=[])), 256)
+        self.assertEqual(len(tarn.Tokenizer.train_bpe(texts, 300, special=[], min_frequency=1000)), 256)
+        with self.assertRaises(tarn.Error):
+            tarn.Tokenizer.train_bpe(texts, 300, pattern="(")
+
+    def test_bytes(self):
+        tokenizer = tarn.Tokenizer.of_bytes()
+        self.assertEqual(tokenizer.encode(b"\xc3"), [0xc3])
+        self.assertEqual(tokenizer.decode_bytes([0xc3]), b"\xc3")
+        self.assertEqual(tokenizer.decode([0xc3]), "\ufffd")
+        with self.assertRaises(UnicodeDecodeError):
+            tokenizer.decode([0xc3], errors="strict")
+
+    def test_masks_and_documents_of_chat_templates(self):
+        template = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                    "{% for d in documents or [] %}[{{ d.text }}]{% endfor %}"
+                    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+        tokenizer = tarn.Tokenizer.train_bpe(["x"], 300, special=["<|im_start|>", "<|im_end|>"])
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer.save(folder)
+            Path(folder, "chat_template.jinja").write_text(template, encoding="utf-8")
+            tokenizer = tarn.Tokenizer(folder)
+        self.assertEqual(tokenizer.chat_template_name, "model")
+        messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+        ids, mask = tokenizer.apply_chat_template_with_mask(messages)
+        self.assertEqual(ids, tokenizer.apply_chat_template(messages, add_generation_prompt=False))
+        self.assertEqual(tokenizer.decode([token for token, is_answer in zip(ids, mask) if is_answer]),
+                         "hello<|im_end|>")
+        text = tokenizer.render_chat(messages, add_generation_prompt=False, documents=[{"text": "one"}])
+        self.assertTrue(text.endswith("<|im_end|>\n[one]"), text)
+        tokenizer.set_chat_template("chatml")
+        self.assertEqual(tokenizer.chat_template_name, "chatml")
 
     def test_text_goes_through(self):
         text = "Grüße, \N{SNOWMAN} \N{GRINNING FACE}!"

@@ -27,6 +27,8 @@ def layers():
         ("upsample", nn.Upsample(scale=2), tnn.Upsample(scale_factor=2), (2, 3, 3, 4)),
         ("bilinear", nn.Upsample(size=(5, 7), mode="bilinear"), tnn.Upsample((5, 7), mode="bilinear"), (2, 3, 3, 4)),
         ("flatten", nn.Flatten(), tnn.Flatten(), (2, 3, 4)),
+        ("max_pool2d ceil", nn.MaxPool2d(3, 2, 1, 2, True), tnn.MaxPool2d(3, 2, 1, 2, ceil_mode=True), (2, 3, 8, 7)),
+        ("avg_pool2d ceil", nn.AvgPool2d(3, 2, 1, True, False), tnn.AvgPool2d(3, 2, 1, True, False), (2, 3, 8, 7)),
         ("lstm", nn.LSTM(4, 5, 2, bidirectional=True), tnn.LSTM(4, 5, 2, bidirectional=True), (6, 2, 4)),
         ("gru", nn.GRU(4, 5, batch_first=True), tnn.GRU(4, 5, batch_first=True), (2, 6, 4)),
         ("relu", nn.ReLU(), tnn.ReLU(), (3, 4)),
@@ -64,6 +66,42 @@ class Layers(Case):
         ours.load_state_dict(theirs.state_dict())
         index = torch.tensor([[1, 6], [0, 1]])
         self.close(ours(to_tarn(index)), theirs(index), 0)
+
+    def test_parameters_have_the_dtype_that_is_asked_for(self):
+        made = [nn.Linear(3, 2, dtype="f64"), nn.Embedding(3, 2, dtype="f64"), nn.LayerNorm(4, dtype="f64"),
+                nn.RMSNorm(4, dtype="f64"), nn.GroupNorm(2, 4, dtype="f64"),
+                nn.InstanceNorm(4, affine=True, dtype="f64"), nn.BatchNorm2d(4, dtype="f64"),
+                nn.Conv1d(4, 2, 3, dtype="f64"), nn.Conv2d(4, 2, 3, dtype="f64"),
+                nn.ConvTranspose2d(4, 2, 3, dtype="f64"), nn.LSTM(4, 5, dtype="f64"), nn.GRU(4, 5, dtype="f64")]
+        for layer in made:
+            self.assertEqual({parameter.dtype for parameter in layer.parameters()}, {tarn.float64}, layer.kind)
+
+    def test_a_sequence_in_parts_with_the_state_between_them(self):
+        for kind, other in ((nn.LSTM, tnn.LSTM), (nn.GRU, tnn.GRU)):
+            theirs = other(3, 4, 2, dtype=torch.float64)
+            ours = kind(3, 4, 2, dtype="f64")
+            ours.load_state_dict(theirs.state_dict())
+            x = self.values(6, 2, 3).requires_grad_()
+            own = to_tarn(x, requires_grad=True)
+            wanted, last = theirs(x)
+            first, state = ours.with_state(own[:2])
+            second, state = ours.with_state(own[2:], state)
+            self.close(tarn.concat([first, second]), wanted, what=ours.kind)
+            for got, expected in zip(state if isinstance(state, tuple) else [state],
+                                     last if isinstance(last, tuple) else [last]):
+                self.close(got, expected, what=f"state of {ours.kind}")
+            wanted.sum().backward()
+            (first.sum() + second.sum()).backward()  # through the state too
+            self.close(own.grad, x.grad, what=f"gradient of {ours.kind}")
+
+    def test_a_resnet(self):
+        network = nn.ResNet(18, 5).eval()
+        self.assertEqual(network.num_parameters(), 11_179_077)
+        self.assertEqual(network["layer4.1.bn2.running_var"].shape, (512, ))
+        with tarn.no_grad():
+            self.assertEqual(network(tarn.zeros(1, 3, 32, 32)).shape, (1, 5))
+        with self.assertRaisesRegex(tarn.Error, "19 layers"):
+            nn.ResNet(19, 5)
 
     def test_dropout_depends_on_the_mode(self):
         layer, x = nn.Dropout(0.5), tarn.ones(1000)
@@ -132,6 +170,36 @@ class Training(Case):
     def test_adamw(self):
         self.train(lambda m: tarn.optim.AdamW(m, lr=0.01, weight_decay=0.1, decay_all=True),
                    lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1))
+
+    def test_adam_in_f64_has_torchs_defaults(self):
+        """The library's options are f32: 0.999 of these is not 0.999."""
+        ours, theirs = nn.Linear(3, 2, dtype="f64"), tnn.Linear(3, 2, dtype=torch.float64)
+        ours.load_state_dict(theirs.state_dict())
+        mine, other = tarn.optim.Adam(ours, lr=0.5), torch.optim.Adam(theirs.parameters(), lr=0.5)
+        for _ in range(5):
+            x = self.values(4, 3)
+            ours(to_tarn(x)).square().sum().backward()
+            theirs(x).square().sum().backward()
+            mine.step()
+            other.step()
+            other.zero_grad()
+        self.close(ours["weight"], theirs.weight, 1e-12)
+        for wrong in ("beta1", "beta2", "epsilon"):  # 0 is the library's default
+            with self.assertRaisesRegex(ValueError, f"{wrong} is 0"):
+                tarn.optim.AdamW(nn.Linear(3, 2), lr=0.1, **{wrong: 0.0})
+
+    def test_one_cycle(self):
+        net = nn.Linear(2, 2)
+        optimizer = tarn.optim.SGD(net, lr=1.0)
+        optimizer.set_schedule("one_cycle", warmup_steps=4, total_steps=10, start_factor=0.25, final_factor=0.1)
+        rates = []
+        for _ in range(10):
+            rates.append(optimizer.lr)
+            net(tarn.ones(1, 2)).sum().backward()
+            optimizer.step()
+        self.assertAlmostEqual(rates[0], 0.25, 6)
+        self.assertAlmostEqual(max(rates), 1.0, 6)
+        self.assertAlmostEqual(rates[-1], 0.1, 6)
 
     def test_schedules_groups_and_averages(self):
         net = Net()
