@@ -221,6 +221,11 @@ class Owner:
         """True if another handle owns this one, or it was freed."""
         return self._free is None
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Two objects would free one handle."""
+        raise TypeError("objects of tarn cannot be copied or pickled: make another one, and load_state_dict() or a file "
+                        "of save_weights(), write() or save() into it")
+
     @property
     def root(self) -> "Owner":
         """The outermost handle that owns this one."""

@@ -1,13 +1,17 @@
 """Operations of one and two tensors, as methods of Tensor. Axes may be negative; operands broadcast as in NumPy and
 have one dtype, which numbers adapt to."""
-from typing import Any, Callable, Sequence, Type, TypeVar, Union
+import ctypes
+from typing import Any, Callable, Optional, Sequence, Type, TypeVar, Union
 
-from ._library import Scope, changes, keep, kept, lib
-from ._types import DTypeLike, axes_struct, dtype_of, shape_struct
+from . import _c
+from ._library import Scope, changes, check, keep, kept, lib
+from ._types import DTypeLike, axes_struct, dtype_of, listed, shape_struct
 
 T = TypeVar("T", bound="Operators")
 Axes = Union[None, int, Sequence[int]]
 Number = Union[int, float]
+
+EXACT = 2**53  # larger integers are not all f64, which constants are
 
 
 class Operators:
@@ -27,20 +31,43 @@ class Operators:
         """The result of an operation whose first operand is this tensor."""
         return self._wrap(kept(function, self._handle, *arguments))
 
-    def _binary(self: T, function: Callable[..., Any], other: Any, is_reversed: bool = False) -> T:
-        if not isinstance(other, (Operators, int, float)):
-            return NotImplemented  # type: ignore[no-any-return]
+    def _operand(self, other: Any) -> Any:
+        """The handle of an operand in the open scope; None for what is none. Numbers adapt to the dtype."""
+        if isinstance(other, Operators):
+            return other._handle
+        if getattr(other, "shape", None) == () and hasattr(other, "item"):  # a number of NumPy
+            other = other.item()
+        if isinstance(other, int) and abs(other) > EXACT and lib.tarn_dtype_of(self._handle) == _c.TARN_I64:
+            return lib.tarn_from(ctypes.byref(ctypes.c_int64(other)), shape_struct(()), _c.TARN_I64,
+                                 lib.tarn_device_of(self._handle)) if -2**63 <= other < 2**63 else None
+        if isinstance(other, (int, float)):
+            return lib.tarn_scalar(other)
+        return None
+
+    def _of_array(self, array: Any) -> "Operators":
+        """A copy of an array on this tensor's device."""
+        raise NotImplementedError
+
+    def _pair(self, function: Callable[..., Any], other: Any, is_reversed: bool = False) -> int:
+        """The result of an operation of two operands; 0 if the other is no operand."""
+        if not isinstance(other, Operators) and hasattr(other, "__dlpack__") and getattr(other, "shape", ()) != ():
+            other = self._of_array(other)
         with Scope():
-            operand = other._handle if isinstance(other, Operators) else lib.tarn_scalar(other)
-            pair = (operand, self._handle) if is_reversed else (self._handle, operand)
-            return self._wrap(keep(function(*pair)))
+            operand = self._operand(other)
+            check()
+            if not operand:
+                return 0
+            return keep(function(operand, self._handle) if is_reversed else function(self._handle, operand))
+
+    def _binary(self: T, function: Callable[..., Any], other: Any, is_reversed: bool = False) -> T:
+        made = self._pair(function, other, is_reversed)
+        return self._wrap(made) if made else NotImplemented
 
     def _in_place(self: T, function: Callable[..., Any], other: Any) -> T:
-        if not isinstance(other, (Operators, int, float)):
+        made = self._pair(function, other)
+        if not made:
             return NotImplemented  # type: ignore[no-any-return]
-        with Scope():
-            operand = other._handle if isinstance(other, Operators) else lib.tarn_scalar(other)
-            lib.tarn_free(keep(function(self._handle, operand)))
+        lib.tarn_free(made)
         changes.note()
         return self
 
@@ -73,16 +100,20 @@ class Operators:
     def __mod__(self: T, other: Union[T, Number]) -> T:
         return self._binary(lib.tarn_mod, other)
 
+    def __rmod__(self: T, other: Number) -> T:
+        return self._binary(lib.tarn_mod, other, True)
+
     def __pow__(self: T, other: Union[T, Number]) -> T:
         return self._binary(lib.tarn_pow, other)
 
     def __rpow__(self: T, other: Number) -> T:
         return self._binary(lib.tarn_pow, other, True)
 
-    def __matmul__(self: T, other: T) -> T:
-        if not isinstance(other, Operators):
-            return NotImplemented
+    def __matmul__(self: T, other: Any) -> T:
         return self._binary(lib.tarn_matmul, other)
+
+    def __rmatmul__(self: T, other: Any) -> T:
+        return self._binary(lib.tarn_matmul, other, True)
 
     def __iadd__(self: T, other: Union[T, Number]) -> T:
         return self._in_place(lib.tarn_add_inplace, other)
@@ -126,7 +157,7 @@ class Operators:
 
     def matmul(self: T, other: T) -> T:
         """Matrix product of the last two axes, as in NumPy."""
-        return self @ other
+        return self._binary(lib.tarn_matmul, other)
 
     # ---- one operand
 
@@ -234,12 +265,16 @@ class Operators:
         """Variance over the given axes, divided by count - correction."""
         return self._apply(lib.tarn_var, axes_struct(axes), correction, keepdim)
 
-    def argmax(self: T, axis: int, keepdim: bool = False) -> T:
-        """Index of the maximum along an axis, the first of equal ones, as i64."""
+    def argmax(self: T, axis: Optional[int] = None, keepdim: bool = False) -> T:
+        """Index of the maximum along an axis, the first of equal ones, as i64; None: among all elements."""
+        if axis is None:
+            return self.reshape(-1).argmax(0)
         return self._apply(lib.tarn_argmax, axis, keepdim)
 
-    def argmin(self: T, axis: int, keepdim: bool = False) -> T:
-        """Index of the minimum along an axis, the first of equal ones, as i64."""
+    def argmin(self: T, axis: Optional[int] = None, keepdim: bool = False) -> T:
+        """Index of the minimum along an axis, the first of equal ones, as i64; None: among all elements."""
+        if axis is None:
+            return self.reshape(-1).argmin(0)
         return self._apply(lib.tarn_argmin, axis, keepdim)
 
     def cumsum(self: T, axis: int) -> T:
@@ -248,21 +283,21 @@ class Operators:
 
     # ---- movement: most of these copy nothing
 
-    def reshape(self: T, *shape: int) -> T:
-        """The same elements in another shape; one size may be -1. Copies only if the strides require it."""
-        return self._apply(lib.tarn_reshape, shape_struct(shape))
+    def reshape(self: T, *shape: Any) -> T:
+        """The same elements in another shape, sizes or one tuple; one may be -1. Copies only if the strides require it."""
+        return self._apply(lib.tarn_reshape, shape_struct(listed(shape)))
 
-    def permute(self: T, *axes: int) -> T:
+    def permute(self: T, *axes: Any) -> T:
         """Permuted axes: axis i of the result is axis axes[i] of x."""
-        return self._apply(lib.tarn_permute, axes_struct(axes))
+        return self._apply(lib.tarn_permute, axes_struct(listed(axes)))
 
     def transpose(self: T, a: int, b: int) -> T:
         """Two axes exchanged."""
         return self._apply(lib.tarn_transpose, a, b)
 
-    def expand(self: T, *shape: int) -> T:
+    def expand(self: T, *shape: Any) -> T:
         """Axes of size 1, and new leading axes, repeated without a copy; -1 keeps a size."""
-        return self._apply(lib.tarn_expand, shape_struct(shape))
+        return self._apply(lib.tarn_expand, shape_struct(listed(shape)))
 
     def unsqueeze(self: T, axis: int) -> T:
         """A new axis of size 1 before `axis`."""

@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple, Uni
 from . import _c, _dlpack
 from ._library import Scope, call, changes, check, keep, kept, lib
 from ._operators import Number, Operators
-from ._types import Device, DeviceLike, DType, DTypeLike, device_of, dtype_of, shape_struct
+from ._types import Device, DeviceLike, DType, DTypeLike, device_of, dtype_of, listed, shape_struct
 
 TYPECODES = {DType.F32: "f", DType.F64: "d", DType.I32: "i", DType.I64: "q", DType.U8: "B", DType.BOOL: "B"}
 CPU, CUDA = 1, 2  # DLPack's device types
@@ -24,11 +24,27 @@ class Tensor(Operators):
     A tensor may be read by several threads and written by one; any thread may let go of it."""
 
     __slots__ = ("_handle", "__weakref__")
+    __array_ufunc__ = None  # array + tensor is a tensor
 
     def __del__(self, free: Callable[[int], None] = lib.tarn_free) -> None:
         handle = getattr(self, "_handle", 0)
         if handle:
             free(handle)
+
+    def _of_array(self, array: Any) -> "Tensor":
+        return tensor(array, device=self.device)
+
+    def __copy__(self) -> "Tensor":
+        return self._wrap(keep(self._handle))
+
+    def __deepcopy__(self, memo: Any) -> "Tensor":
+        if self.requires_grad:
+            raise TypeError("a tensor that requires a gradient cannot be copied: clone() it, or detach() it first")
+        memo[id(self)] = made = self.clone()
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a tensor cannot be pickled: use tarn.save_file(), or pickle x.numpy()")
 
     # ---- properties
 
@@ -191,6 +207,9 @@ class Tensor(Operators):
             raise ValueError(f"the truth of a tensor of {self.size} elements is ambiguous; use .item() of one")
         return bool(self.item())
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
     def __len__(self) -> int:
         if not self.ndim:
             raise TypeError("len() of a tensor without axes")
@@ -207,8 +226,8 @@ class Tensor(Operators):
     # ---- indexing
 
     def _select(self, key: Index) -> "Tensor":
-        """Integers, slices, None, Ellipsis and 1-D integer tensors, each for one axis."""
-        keys = list(key) if isinstance(key, tuple) else [key]
+        """Integers, slices, None, Ellipsis, and lists, arrays or tensors of integers, each for one axis."""
+        keys = [self._key(part) for part in (key if isinstance(key, tuple) else (key, ))]
         used = sum(1 for part in keys if part is not None and part is not Ellipsis)
         if used > self.ndim:
             raise IndexError(f"{used} indices for a tensor of {self.ndim} axes")
@@ -229,10 +248,17 @@ class Tensor(Operators):
                 result = result._one(axis, part)
         return result
 
+    def _key(self, part: Any) -> Any:
+        """A part of an index; a list or an array as a tensor."""
+        if isinstance(part, (Tensor, slice)) or part is None or part is Ellipsis:
+            return part
+        is_array = hasattr(part, "__dlpack__") and getattr(part, "shape", ()) != ()
+        return tensor(part, device=self.device) if is_array or isinstance(part, list) else part
+
     def _one(self, axis: int, part: Any) -> "Tensor":
         try:
             index = int(part.__index__())
-        except AttributeError:
+        except (AttributeError, TypeError):
             raise TypeError(f"index of type {type(part).__name__}; an integer, a slice, None, ... or an integer tensor "
                             "is expected") from None
         size = self.shape[axis]
@@ -265,12 +291,14 @@ class Tensor(Operators):
     def __getitem__(self, key: Index) -> "Tensor":
         return self._select(key)
 
-    def __setitem__(self, key: Index, value: Union["Tensor", Number]) -> None:
+    def __setitem__(self, key: Index, value: Any) -> None:
         parts = key if isinstance(key, tuple) else (key, )
-        if any(isinstance(part, Tensor) for part in parts):
+        if any(isinstance(self._key(part), Tensor) for part in parts):
             raise TypeError("assignment through an index tensor is not supported; use tarn.functional.scatter_add()")
         with no_grad():
             target = self._select(key)
+            if not isinstance(value, (Tensor, int, float)):
+                value = tensor(value)
             if isinstance(value, Tensor):
                 target.copy_(value.expand(*target.shape) if value.shape != target.shape else value)
             else:
@@ -347,10 +375,12 @@ def from_dlpack(source: Any, *, copy: Optional[bool] = None) -> Tensor:
 
 
 def _flatten(values: Any, shape: List[int], depth: int, flat: List[Any]) -> None:
+    if hasattr(values, "tolist"):  # an array or a tensor
+        values = values.tolist()
     if not isinstance(values, (list, tuple, range)):
         if depth != len(shape):
             raise ValueError(f"tensor: nested lists are uneven at depth {depth}")
-        flat.append(values.item() if isinstance(values, Tensor) else values)
+        flat.append(values)
         return
     if depth == len(shape):
         if flat:
@@ -402,8 +432,7 @@ def tensor(data: Any, dtype: Optional[DTypeLike] = None, device: Optional[Device
 
 def _created(function: Callable[..., Any], shape: Sequence[int], *values: Any, dtype: DTypeLike,
              device: Optional[DeviceLike], requires_grad: bool) -> Tensor:
-    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    made = Tensor._wrap(kept(function, shape_struct(sizes), *values, int(dtype_of(dtype)), device_of(device)))
+    made = Tensor._wrap(kept(function, shape_struct(listed(shape)), *values, int(dtype_of(dtype)), device_of(device)))
     return made.requires_grad_() if requires_grad else made
 
 

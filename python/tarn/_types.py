@@ -67,6 +67,8 @@ def dtype_of(value: DTypeLike) -> DType:
     """A dtype from itself or its name: "f32", "float32"."""
     if isinstance(value, DType):
         return value
+    if not isinstance(value, str):
+        raise TypeError(f"dtype is {value!r}: it must be tarn.float32 or another of tarn's, or a name such as 'f32'")
     if value in LONG_NAMES:
         return LONG_NAMES[value]
     return DType(call(lib.tarn_dtype_parse, value.encode()))
@@ -147,6 +149,11 @@ def devices() -> List[Device]:
             return found
         found += [Device(f"{name.decode()}:{index}") for index in range(lib.tarn_device_count(name))]
         number += 1
+
+
+def listed(sizes: Sequence[Any]) -> Sequence[int]:
+    """Sizes or axes that are given one by one, or as one tuple or list."""
+    return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
 
 def shape_struct(sizes: Sequence[int]) -> Any:

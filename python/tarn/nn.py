@@ -72,11 +72,18 @@ class Module:
     # ---- attributes
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, (Module, Parameter)) and "_owner" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__}: super().__init__() must be called before '{name}' is assigned")
         if isinstance(value, Module):
             self.add_module(name, value)
         elif isinstance(value, Parameter):
             self.register_parameter(name, value)
         object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__.get("_children", {}) or isinstance(getattr(self, name, None), Parameter):
+            raise AttributeError(f"{type(self).__name__}: '{name}' cannot be deleted: a module keeps its parts")
+        object.__delattr__(self, name)
 
     def add_module(self, name: str, child: "Module") -> None:
         """Adds a child; a module has one parent."""

@@ -256,6 +256,24 @@ class Modules(Case):
             type("Empty", (nn.Module, ), {})()(tarn.ones(1))
         self.assertEqual((tarn.ones(1) + 1).item(), 2)
 
+    def test_what_a_module_refuses(self):
+        class Late(nn.Module):
+            """Forgets the constructor of its base."""
+
+            def __init__(self):  # pylint: disable=super-init-not-called
+                self.layer = nn.Linear(1, 1)
+
+        with self.assertRaisesRegex(AttributeError, r"Late: super\(\).__init__\(\) must be called"):
+            Late()
+        net = Net()
+        for name in ("first", "scale"):
+            with self.assertRaisesRegex(AttributeError, f"'{name}' cannot be deleted"):
+                delattr(net, name)
+        net.other = 3
+        del net.other
+        with self.assertRaisesRegex(TypeError, "SGD: the first argument is a list; it must be the module"):
+            tarn.optim.SGD(net.parameters(), lr=0.1)
+
     def test_a_module_has_one_parent(self):
         layer = nn.Linear(2, 2)
         whole = nn.Sequential(layer)

@@ -1,4 +1,7 @@
 """Tensors: to and from Python, NumPy and PyTorch, operators, indexing, gradients, errors."""
+import copy
+import gc
+import pickle
 import threading
 
 from support import TORCH, Case, blocks, np, tarn, to_tarn, torch
@@ -88,6 +91,63 @@ class Operations(Case):
         self.assertEqual((tarn.tensor([5, 7]) % 3).tolist(), [2, 1])
         with self.assertRaises(TypeError):
             y + "text"  # pylint: disable=pointless-statement
+
+    def test_arrays_are_operands_on_either_side(self):
+        x, y = self.values(3, 4, dtype=torch.float32), self.values(4, 4, dtype=torch.float32)
+        for function in (lambda a, b: a + b[:3], lambda a, b: b[:3] - a, lambda a, b: a @ b, lambda a, b: b @ a.T,
+                         lambda a, b: a / b[0], lambda a, b: a > b[1], lambda a, b: b[2] % a):
+            wanted = function(x, y) if function(x, y).dtype == torch.bool else function(x.double(), y.double())
+            self.close(function(to_tarn(x), y.numpy()), wanted, 1e-5)
+        self.close(to_tarn(x) * y[:3], (x * y[:3]).double(), 1e-5)  # of PyTorch
+        own = to_tarn(x, requires_grad=True)
+        (np.ones((3, 4), np.float32) * own).sum().backward()
+        self.assertEqual(own.grad.tolist(), np.ones((3, 4)).tolist())
+        own = to_tarn(x)
+        own += y.numpy()[:3]
+        self.close(own, (x + y[:3]).double(), 1e-6)
+        with self.assertRaisesRegex(tarn.DtypeError, "i64 and f32"):
+            np.arange(4) + tarn.ones(4)  # pylint: disable=expression-not-assigned
+        with self.assertRaises(TypeError):
+            "text" + tarn.ones(4)  # pylint: disable=expression-not-assigned
+
+    def test_numbers_of_numpy_adapt(self):
+        for number in (np.float32(2), np.float64(2), np.int64(2), np.bool_(True), np.array(2.0)):
+            for made in (number * tarn.ones(2), tarn.ones(2) * number):
+                self.assertIsInstance(made, tarn.Tensor)
+                self.assertEqual((made.tolist(), made.dtype), ([float(number)] * 2, tarn.float32))
+
+    def test_large_integers_are_exact(self):
+        x, large = tarn.tensor([2**60, 5]), 2**53 + 1
+        self.assertEqual((x + large).tolist(), [2**60 + large, 5 + large])
+        self.assertEqual((large - x).tolist(), [large - 2**60, large - 5])
+        self.assertEqual((x == 2**60).tolist(), [True, False])
+        with self.assertRaises(TypeError):
+            x + 2**64  # pylint: disable=expression-not-assigned,pointless-statement
+
+    def test_copies_and_pickles(self):
+        """Two objects of Python must not free one handle."""
+        before = blocks()
+        x = tarn.arange(4, dtype="f32")
+        same, other = copy.copy(x), copy.deepcopy({"a": x, "b": x})
+        x.fill_(7)
+        self.assertEqual(same.tolist(), [7] * 4)
+        self.assertEqual(other["a"].tolist(), [0, 1, 2, 3])
+        self.assertIs(other["a"], other["b"])
+        del x
+        self.assertEqual(same.tolist(), [7] * 4)
+        layer = tarn.nn.Linear(2, 2)
+        optimizer = tarn.optim.SGD(layer, lr=0.1)
+        for value in (same, layer, optimizer, tarn.Tokenizer.of_bytes()):
+            with self.assertRaisesRegex(TypeError, "pickled"):
+                pickle.dumps(value)
+        for value in (layer, optimizer, [tarn.nn.Sequential(tarn.nn.Linear(1, 1))]):
+            with self.assertRaisesRegex(TypeError, "copied"):
+                copy.deepcopy(value)
+        with self.assertRaisesRegex(TypeError, "detach"):
+            copy.deepcopy(layer["weight"])
+        del same, other, layer, optimizer, value
+        gc.collect()
+        self.assertEqual(blocks(), before)
 
     def test_one_operand(self):
         for name, function in UNARY.items():
@@ -198,6 +258,36 @@ class Indexing(Case):
         for row, wanted in zip(to_tarn(x), x):
             self.close(row, wanted)
         self.assertEqual(len(to_tarn(x)), 5)
+
+    def test_lists_and_arrays_are_indices_and_values(self):
+        x, wanted = tarn.arange(12).reshape((3, 4)), torch.arange(12).reshape(3, 4)
+        for key in ([0, 2], np.array([2, 0, 2]), (slice(None), [1, -1 + 4]), (1, np.array([3, 0])), np.int64(2)):
+            self.same(x[key], wanted[key])
+        y = tarn.zeros(2, 3)
+        y[0] = np.arange(3)
+        y[1, 1:] = [8, 9]
+        self.assertEqual(y.tolist(), [[0, 1, 2], [0, 8, 9]])
+        y[:, 0] = np.float32(4)
+        self.assertEqual(y[:, 0].tolist(), [4, 4])
+        with self.assertRaisesRegex(TypeError, "index tensor is not supported"):
+            y[[0, 1]] = 3
+        with self.assertRaisesRegex(TypeError, "bool; i64 or i32"):
+            y[y > 1]  # pylint: disable=pointless-statement
+        with self.assertRaisesRegex(TypeError, "index of type str"):
+            y["a"]  # pylint: disable=pointless-statement
+
+    def test_shapes_may_be_tuples(self):
+        x = tarn.arange(6)
+        self.assertEqual(x.reshape((2, 3)).tolist(), x.reshape(2, 3).tolist())
+        self.assertEqual(x.reshape([2, -1]).permute((1, 0)).shape, (3, 2))
+        self.assertEqual(x.expand((2, 6)).shape, (2, 6))
+        self.assertEqual((x.argmax().item(), x.reshape(2, 3).argmin().item()), (5, 0))
+        self.assertEqual(f"{tarn.tensor(1.25):.1f} {x[1]:d}", "1.2 1")
+        self.assertEqual(f"{x[:2]}", str(x[:2]))
+        self.assertEqual(tarn.tensor([np.ones(2), [1, 2]]).tolist(), [[1, 1], [1, 2]])
+        self.assertEqual(tarn.tensor([x[:2], x[2:4]]).dtype, tarn.int64)
+        with self.assertRaisesRegex(TypeError, "dtype is <class 'numpy.float32'>"):
+            tarn.zeros(2, dtype=np.float32)
 
     def test_bad_indices_are_errors(self):
         x = tarn.zeros(2, 3)
