@@ -56,6 +56,14 @@ TARN_API const char *tarn_comm_transport(const tarn_comm *comm);
 /* Seconds that a call waits for another rank before it fails; 0: no limit. Default 120. */
 TARN_API bool tarn_comm_set_timeout(tarn_comm *comm, double seconds);
 
+/* Told once per step of a run when a call waits for another rank: after a quarter of its time limit, or at once when
+ * the user wants the run to stop. Called on one rank, rank 0, or rank 1 where rank 0 is waited for, with a sentence
+ * that names rank, host and step. */
+typedef void (*tarn_comm_notice_fn)(const char *text, void *ctx);
+
+/* Sets the function that is told of a wait, `ctx` is passed to it. NULL: the log, as a notice (tarn_set_log()). */
+TARN_API bool tarn_comm_set_notice(tarn_comm *comm, tarn_comm_notice_fn notice, void *ctx);
+
 /* Frees a communicator. Under MPI all ranks free theirs before they end; after a failure the job is ended. NULL is
  * allowed; works while an error is pending. */
 TARN_API void tarn_comm_free(tarn_comm *comm);

@@ -2781,6 +2781,8 @@ tarn_forward_fn = c.CFUNCTYPE(c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p)
 
 tarn_module_visit_fn = c.CFUNCTYPE(c.c_bool, c.c_void_p, c.c_char_p, c.c_void_p)
 
+tarn_comm_notice_fn = c.CFUNCTYPE(None, c.c_char_p, c.c_void_p)
+
 tarn_prediction_fn = c.CFUNCTYPE(c.c_bool, c.POINTER(tarn_prediction), c.c_void_p)
 
 tarn_logged_run_fn = c.CFUNCTYPE(None, c.POINTER(tarn_logged_run), c.c_void_p)
@@ -3367,6 +3369,7 @@ PROTOTYPES: Dict[str, Prototype] = {
     "tarn_device_link": (c.c_bool, [tarn_device, tarn_device, c.c_void_p, c.c_size_t]),
     "tarn_comm_transport": (c.c_char_p, [c.c_void_p]),
     "tarn_comm_set_timeout": (c.c_bool, [c.c_void_p, c.c_double]),
+    "tarn_comm_set_notice": (c.c_bool, [c.c_void_p, tarn_comm_notice_fn, c.c_void_p]),
     "tarn_comm_free": (None, [c.c_void_p]),
     "tarn_comm_all_to_all": (c.c_bool, [c.c_void_p, c.c_void_p, c.POINTER(c.c_size_t), c.c_void_p, c.POINTER(c.c_size_t)]),
     "tarn_comm_all_gather": (c.c_bool, [c.c_void_p, c.c_void_p, c.c_void_p, c.POINTER(c.c_size_t)]),

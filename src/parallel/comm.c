@@ -187,12 +187,28 @@ bool tarn_comm_is_reporter(const tarn_comm *comm)
     return comm && comm->is_reporter;
 }
 
-void tarn__comm_notice(const tarn_comm *comm, int peer)
+bool tarn_comm_set_notice(tarn_comm *comm, tarn_comm_notice_fn notice, void *ctx)
 {
-    char step[40];
-    if (comm->rank == (peer == 0) && peer >= 0)
-        tarn__log(TARN_LOG_NOTICE, "%swaiting for rank %d on %s, which has ended or is not ready",
-                  tarn__comm_step(comm, step, sizeof(step)), peer, comm->host[peer]);
+    if (tarn_failed() || !check_comm("comm_set_notice", comm))
+        return false;
+    comm->notice = notice;
+    comm->notice_ctx = ctx;
+    return true;
+}
+
+/* One rank tells of a wait: several would print the same. */
+void tarn__comm_notice(tarn_comm *comm, int peer)
+{
+    char step[40], text[256];
+    if (peer < 0 || comm->rank != (peer == 0))
+        return;
+    comm->noticed = comm->step + 1;
+    snprintf(text, sizeof(text), "%swaiting for rank %d on %s, which has ended or is not ready",
+             tarn__comm_step(comm, step, sizeof(step)), peer, comm->host[peer]);
+    if (comm->notice)
+        comm->notice(text, comm->notice_ctx);
+    else
+        tarn__log(TARN_LOG_NOTICE, "%s", text);
 }
 
 void tarn__comm_hurry(tarn_comm *comm)

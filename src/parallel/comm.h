@@ -21,8 +21,8 @@ typedef struct tarn__comm_failure {
 
 typedef struct tarn__comm_row {
     const char *name;
-    /* Runs all messages and waits for them, at most `seconds` (0: no limit) for each peer. False with `failure`. While
-     * comm->is_hurried it calls tarn__comm_notice() once when a peer does not answer at once. */
+    /* Runs all messages and waits for them, at most `seconds` (0: no limit) for each peer. False with `failure`. Calls
+     * tarn__comm_notice() with the peer it waits for when tarn__comm_notice_is_due(). */
     bool (*exchange)(tarn_comm *comm, const tarn__message *messages, int count, double seconds,
                      tarn__comm_failure *failure);
     /* False with `failure` if a rank has aborted. Does not wait. */
@@ -40,6 +40,9 @@ struct tarn_comm {
     double timeout;                /* seconds */
     atomic_bool is_hurried;        /* the user wants the run to stop; set by a signal handler */
     int64_t step;                  /* of a run, for messages; 0: none */
+    int64_t noticed;               /* the last step with a notice, + 1; 0: none */
+    tarn_comm_notice_fn notice;    /* NULL: the log */
+    void *notice_ctx;
     bool is_broken, is_aborted;
     bool is_reporter;
     tarn__comm_failure failure; /* of a broken communicator */
@@ -67,10 +70,21 @@ double tarn__comm_limit(const tarn_comm *comm);
 /* Writes "step 12: ", or "" outside of a run, and returns `text`. */
 const char *tarn__comm_step(const tarn_comm *comm, char *text, size_t size);
 
-/* Logs that rank 0 waits for another one, or rank 1 for rank 0. */
-void tarn__comm_notice(const tarn_comm *comm, int peer);
+#define TARN__COMM_HURRY 0.25 /* seconds of a wait until its notice, once the user wants the run to stop */
+#define TARN__COMM_SLOW 0.25  /* fraction of the time limit of a wait until its notice */
 
-/* From now on a wait for a peer is logged: a user who stops a run sees which rank it waits for. Async-signal-safe. */
+/* True when a wait is to be told to the user: it is long, or the user wants the run to stop, and there was none in this
+ * step. */
+static inline bool tarn__comm_notice_is_due(const tarn_comm *comm, double waited)
+{
+    return comm->noticed != comm->step + 1 && ((waited > TARN__COMM_HURRY && atomic_load(&comm->is_hurried)) ||
+                                               (comm->timeout > 0 && waited > TARN__COMM_SLOW * comm->timeout));
+}
+
+/* Tells the user that rank 0 waits for another one, or rank 1 for rank 0. */
+void tarn__comm_notice(tarn_comm *comm, int peer);
+
+/* The user wants the run to stop: a wait for a peer is told at once. Async-signal-safe. */
 void tarn__comm_hurry(tarn_comm *comm);
 
 /* ---- device links (link.c) --------------------------------------------------------------------------------------- */
@@ -95,7 +109,7 @@ void tarn__link_free(tarn_comm *comm);
 typedef struct tarn__mpi_host {
     const char *version;
     size_t comm_bytes; /* sizeof(tarn_comm): differs between builds that do not belong together */
-    void (*notice)(const tarn_comm *comm, int peer);
+    void (*notice)(tarn_comm *comm, int peer);
 } tarn__mpi_host;
 typedef const tarn__comm_row *(*tarn__mpi_entry_fn)(const tarn__mpi_host *host, int *rank, int *size, char *why,
                                                     size_t why_size);

@@ -16,7 +16,6 @@
 #include "parallel/comm.h"
 
 enum { MAX_RANKS = 1024, WAIT = 50 /* milliseconds */ };
-#define HURRY 0.25    /* seconds until a wait is logged */
 #define LATE_TIME 0.5 /* seconds that messages sent before an abort may come after it */
 
 typedef enum record_kind { RECORD_ABORT = 1, RECORD_LEAVE } record_kind;
@@ -191,7 +190,7 @@ static bool run(tarn_comm *comm, const tarn__message *messages, progress *p, int
 {
     group *g = comm->state;
     double begin = tarn__platform_seconds(), aborted = 0;
-    bool is_noticed = false, was_aborted = g->is_aborted;
+    bool was_aborted = g->is_aborted;
     for (;;) {
         round r = advance(g, messages, p, count);
         if (r.left == 0)
@@ -214,10 +213,8 @@ static bool run(tarn_comm *comm, const tarn__message *messages, progress *p, int
             failure->rank = r.pending;
             return false;
         }
-        if (!is_noticed && waited > HURRY && atomic_load(&comm->is_hurried)) {
-            is_noticed = true;
+        if (tarn__comm_notice_is_due(comm, waited))
             tarn__comm_notice(comm, r.pending);
-        }
         wait_for(comm, messages, p, count);
     }
 }

@@ -14,7 +14,6 @@
 #include "parallel/comm.h"
 
 enum { MAX_RANKS = 1024 };
-#define HURRY 0.25 /* seconds until a wait is logged */
 
 /* A queued send. It belongs to the exchange of its sender. */
 typedef struct parcel {
@@ -122,7 +121,6 @@ static bool run(tarn_comm *comm, const tarn__message *messages, parcel *parcels,
 {
     group *g = comm->state;
     double begin = tarn__platform_seconds();
-    bool is_noticed = false;
     int peer = -1;
     for (int i = 0; i < count; i++) {
         parcels[i] = (parcel){.message = &messages[i]};
@@ -137,10 +135,8 @@ static bool run(tarn_comm *comm, const tarn__message *messages, parcel *parcels,
             take_back(g, comm->rank, messages, parcels, count);
             return false;
         }
-        if (!is_noticed && waited > HURRY && atomic_load(&comm->is_hurried)) {
-            is_noticed = true;
+        if (tarn__comm_notice_is_due(comm, waited))
             tarn__comm_notice(comm, peer);
-        }
         wait_a_moment(g);
     }
     return true;

@@ -51,9 +51,10 @@ static void run_job(int ranks, const char *format, const char *folder)
         fail_msg("%d ranks of tarn train %s: status %d:\n%s", ranks, arguments, status, output);
 }
 
-#define RUN \
+#define RUN_ALOUD \
     "--data text:text.txt --model gpt2 --layers 2 --heads 2 --hidden-size 32 --context 32 --batch-size 16 " \
-    "--micro-batch 2 --dropout 0.1 --clip-norm 0.5 --eval-batches 1 --seed 3 --virtual-ranks 4 --device cpu --quiet "
+    "--micro-batch 2 --dropout 0.1 --clip-norm 0.5 --eval-batches 1 --seed 3 --virtual-ranks 4 --device cpu "
+#define RUN RUN_ALOUD "--quiet "
 
 #define LONG_RUN \
     "--data text:text.txt --model gpt2 --layers 2 --heads 2 --hidden-size 32 --context 32 --batch-size 16 --ema 0.9 " \
@@ -300,6 +301,45 @@ static void a_rank_that_is_killed_or_hangs_ends_the_run_with_one_sentence(void *
     assert_int_equal(step_of(scratch("lost")), step + 5);
 }
 
+/* A rank stops for longer than others wait in silence and goes on: the run goes on too, and ends by a signal. */
+static void stop_for_a_while(int rank, const char *folder, const char *options)
+{
+    char arguments[1024], told[64];
+    snprintf(arguments, sizeof(arguments),
+             RUN_ALOUD "--virtual-ranks 6 --batch-size 24 --schedule constant --steps 1000000 --eval-every 1000000 "
+                       "--log-every 100000 --rank-timeout 2 --ranks 3 %s --out %s",
+             options, folder);
+    FILE *job = start_command(arguments);
+    for (int i = 0; i < 1500 && step_of(scratch(folder)) < 0; i++)
+        wait_a_moment();
+    usleep(200000); /* until it takes steps */
+    int pid = process_of(rank);
+    assert_true(pid > 1);
+    kill(pid, SIGSTOP);
+    usleep(1000000);
+    kill(pid, SIGCONT);
+    usleep(100000);
+    kill(pid, SIGTERM);
+    assert_int_equal(end_job(job), 0);
+    snprintf(told, sizeof(told), "waiting for rank %d on ", rank);
+    const char *at = strstr(output, "tarn: step ");
+    int expected = strstr(options, "--quiet") ? 0 : 1;
+    if (count_of("waiting for rank ") != expected || count_of(told) != expected ||
+        (expected && (!at || atoi(at + strlen("tarn: step ")) < 1)))
+        fail_msg("%s", output);
+}
+
+static void a_rank_that_others_wait_for_is_told_once(void **state)
+{
+    (void)state;
+    if (TARN__SANITIZE[0])
+        skip();
+    write_data();
+    stop_for_a_while(0, "waited-0", "");
+    stop_for_a_while(2, "waited-2", "");
+    stop_for_a_while(0, "waited-quiet", "--quiet");
+}
+
 static void ranks_that_cannot_be_started_are_one_sentence(void **state)
 {
     (void)state;
@@ -350,6 +390,7 @@ int main(void)
         cmocka_unit_test(a_number_of_processes_that_does_not_fit_is_one_sentence),
         cmocka_unit_test(the_command_starts_its_own_ranks),
         cmocka_unit_test(a_rank_that_is_killed_or_hangs_ends_the_run_with_one_sentence),
+        cmocka_unit_test(a_rank_that_others_wait_for_is_told_once),
         cmocka_unit_test(the_connection_of_ranks_is_measured),
         cmocka_unit_test(ranks_that_cannot_be_started_are_one_sentence),
     };

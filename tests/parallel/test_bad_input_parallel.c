@@ -15,6 +15,8 @@ static void calls_without_a_communicator_are_errors(void **state)
     assert_error(TARN_ERROR_ARGUMENT, "comm_host");
     assert_false(tarn_comm_set_timeout(NULL, 1));
     assert_error(TARN_ERROR_ARGUMENT, "comm_set_timeout");
+    assert_false(tarn_comm_set_notice(NULL, NULL, NULL));
+    assert_error(TARN_ERROR_ARGUMENT, "comm_set_notice");
     assert_false(tarn_comm_all_to_all(NULL, &value, &bytes, &value, &bytes));
     assert_error(TARN_ERROR_ARGUMENT, "comm_all_to_all");
     assert_false(tarn_comm_all_gather(NULL, &value, &value, &bytes));

@@ -2,6 +2,7 @@
  * number of ranks, and failures that reach all ranks. */
 #include <pthread.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "support/check.h"
 
@@ -339,6 +340,63 @@ static void a_rank_that_does_not_answer_is_named(void **state)
     assert_non_null(strstr(ranks[0].error, "does not answer"));
 }
 
+typedef struct told {
+    int count[3]; /* per rank */
+    char text[256];
+} told;
+
+typedef struct told_rank {
+    told *told;
+    int rank;
+} told_rank;
+
+static void tell(const char *text, void *ctx)
+{
+    const told_rank *t = ctx;
+    t->told->count[t->rank]++;
+    snprintf(t->told->text, sizeof(t->told->text), "%s", text);
+}
+
+/* All wait for a slow rank, twice: rank 0 tells, and rank 1 where it is rank 0 itself. */
+static bool wait_for_the_slow(tarn_comm *comm, int slow, told *all)
+{
+    told_rank own = {all, tarn_comm_rank(comm)};
+    int value = 0;
+    bool good = tarn_comm_set_timeout(comm, 2) && tarn_comm_set_notice(comm, tell, &own);
+    for (int i = 0; good && i < 2; i++) {
+        if (own.rank == slow)
+            usleep(700000);
+        good = tarn_comm_broadcast(comm, slow, &value, sizeof(value));
+    }
+    return good && tarn_comm_set_notice(comm, NULL, NULL);
+}
+
+static bool wait_for_rank_0(tarn_comm *comm, void *ctx)
+{
+    return wait_for_the_slow(comm, 0, ctx);
+}
+
+static bool wait_for_rank_2(tarn_comm *comm, void *ctx)
+{
+    return wait_for_the_slow(comm, 2, ctx);
+}
+
+static void a_long_wait_is_told_once_by_one_rank(void **state)
+{
+    (void)state;
+    for (int slow = 0; slow < 3; slow += 2) {
+        rank_run ranks[MAX_RANKS];
+        told all = {.text = ""};
+        char expected[32];
+        run_ranks(3, slow ? wait_for_rank_2 : wait_for_rank_0, &all, ranks);
+        for (int i = 0; i < 3; i++)
+            assert_true(ranks[i].good);
+        snprintf(expected, sizeof(expected), "waiting for rank %d on ", slow);
+        if (all.count[0] != (slow == 2) || all.count[1] != (slow == 0) || all.count[2] || !strstr(all.text, expected))
+            fail_msg("%d, %d, %d: '%s'", all.count[0], all.count[1], all.count[2], all.text);
+    }
+}
+
 /* After an abort poll() fails without waiting, and so does every later call, with the same text. */
 static void a_broken_communicator_stays_broken(void **state)
 {
@@ -431,6 +489,7 @@ int main(void)
         OF_BOTH(ranks_on_the_cpu_need_no_link),
         OF_BOTH(a_failed_rank_ends_the_calls_of_all_others_with_its_text),
         OF_BOTH(a_rank_that_does_not_answer_is_named),
+        OF_BOTH(a_long_wait_is_told_once_by_one_rank),
         OF_BOTH(a_broken_communicator_stays_broken),
         cmocka_unit_test(a_rank_that_ends_is_named_at_once),
     };

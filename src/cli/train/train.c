@@ -248,6 +248,13 @@ static bool is_first_launched(void)
     return true;
 }
 
+/* Rank 0 prints everything but this: it is the one that is waited for. */
+static void print_wait(const char *text, void *ctx)
+{
+    (void)ctx;
+    fprintf(stderr, "tarn: %s\n", text);
+}
+
 /* One rank of several: rank 0 alone prints. */
 static int run_rank(const tarn__options *options)
 {
@@ -256,6 +263,8 @@ static int run_rank(const tarn__options *options)
     if (!own.train.comm)
         return is_first_launched() ? report_error() : TARN__FAILED;
     if (tarn_comm_rank(own.train.comm) != 0) {
+        if (!own.quiet)
+            tarn_comm_set_notice(own.train.comm, print_wait, NULL);
         own.quiet = true;
         own.json = false;
         own.profile = false; /* rank 0 has the run folder */

@@ -16,7 +16,6 @@
 /* SPINS: tests of a wait before its first pause. */
 enum { DATA_TAG = 1, ABORT_TAG = 2, SPINS = 2000 };
 #define CHUNK ((size_t)1 << 30)
-#define HURRY 0.25        /* seconds until a wait is logged */
 #define LATE_TIME 0.5     /* seconds that messages sent before an abort may come after it */
 #define ANSWER_TIME 5.0   /* seconds that an abort waits for rank 0 */
 #define FAREWELL_TIME 2.0 /* seconds that a broken communicator waits for the others before it ends the job */
@@ -155,7 +154,6 @@ static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request
                      int started, double seconds, tarn__comm_failure *failure)
 {
     double begin = seconds_now(), aborted = 0;
-    bool is_noticed = false;
     for (int64_t spins = 0;; spins++) {
         int is_done = 0;
         int problem = MPI_Testall(started, requests, &is_done, MPI_STATUSES_IGNORE);
@@ -180,10 +178,8 @@ static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request
                 failure->rank = pending_peer(messages, requests, owner, started);
                 return false;
             }
-            if (!is_noticed && waited > HURRY && atomic_load(&comm->is_hurried)) {
-                is_noticed = true;
+            if (tarn__comm_notice_is_due(comm, waited))
                 host.notice(comm, pending_peer(messages, requests, owner, started));
-            }
         }
         pause_after(spins);
     }
