@@ -186,7 +186,7 @@ _tarn()
         options+=" --repeat-penalty --repeat-last-n --frequency-penalty --presence-penalty --seed --system --tools"
         options+=" --on-full --no-slide --kv-type --gpu-layers --prefill-chunk --context --adapter"
         options+=" --checkpoint --template --grammar --json-schema --regex --json-object"
-        options+=" --speculate --draft-model --draft-tokens"
+        options+=" --speculate --draft-model --draft-tokens --quiet --no-history"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text"

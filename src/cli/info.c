@@ -96,6 +96,7 @@ static int print_json(void)
     tarn__json_bool(&json, "jpeg", TARN__HAVE_JPEG);
     tarn__json_bool(&json, "libevent", TARN__HAVE_EVENT);
     tarn__json_bool(&json, "libcurl", TARN__HAVE_CURL);
+    tarn__json_bool(&json, "libedit", TARN__HAVE_EDIT);
     tarn__json_close(&json, '}');
     tarn__json_int(&json, "threads", tarn_threads());
     tarn__json_open(&json, "devices", '[');
@@ -166,6 +167,8 @@ static int print_text(void)
     printf("  HTTP     %s\n",
            TARN__HAVE_EVENT ? "libevent" : "none, so no tarn serve and board (libevent-dev brings it)");
     printf("  download %s\n", TARN__HAVE_CURL ? "libcurl" : "none, so no tarn pull (libcurl4-openssl-dev brings it)");
+    printf("  editing  %s\n",
+           TARN__HAVE_EDIT ? "libedit" : "none, so no line editing in tarn chat (libedit-dev brings it)");
     printf("  threads  %d\n", tarn_threads());
     tarn__heading("devices");
     for (int b = 0; (backend = tarn_backend_name(b)) != NULL; b++) {

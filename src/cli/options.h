@@ -109,7 +109,7 @@ typedef struct tarn__options {
     int stop_count;
     int64_t max_tokens, sequences, top_k, top_logprobs, prefill_chunk, repeat_last_n, draft_tokens;
     double temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty;
-    bool ignore_eos, echo, no_slide, json_object;
+    bool ignore_eos, echo, no_slide, json_object, no_history;
     const char *grammar, *json_schema, *regex;
 
     /* serve */

@@ -133,8 +133,66 @@ static void words_are_words(void **state)
     assert_answer(line_of(1, answer));
     assert_int_equal(chat("hello\n", "--max-tokens 1"), 0);
     assert_int_equal(strlen(line_of(0, answer)), 1);
-    assert_int_equal(chat("/nothing\nhello\n", "2>&1"), 0);
-    assert_contains(command_output, "/nothing: unknown command; use /reset");
+}
+
+/* A command that cannot be used is reported, changes nothing, and sets the status of a pipe. */
+static void commands_change_the_conversation(void **state)
+{
+    (void)state;
+    char first[64], second[64], third[64], lines[2048];
+    write_model(TEMPLATE);
+    assert_int_equal(chat("/nothing\nhello\n", "2>&1"), 1);
+    assert_contains(command_output, "tarn chat: /nothing: unknown command; /help lists them");
+    assert_int_equal(chat("/retyr\n/exit now\n/retry\n/edit\n", "2>&1"), 1);
+    assert_contains(command_output, "/retyr: unknown command; did you mean /retry?");
+    assert_contains(command_output, "/exit takes no argument: 'now'");
+    assert_contains(command_output, "/retry: there is no question yet");
+    assert_contains(command_output, "/edit: there is no question yet");
+    assert_int_equal(chat("/help\n", "2>&1"), 0);
+    assert_contains(command_output, "/set [NAME VALUE]    show or change sampling settings");
+
+    assert_int_equal(chat("hi\n/retry\n/edit hi there\n/reset\nhi there\n", ""), 0);
+    assert_string_equal(line_of(0, first), line_of(1, second));
+    assert_string_equal(line_of(2, second), line_of(3, third));
+    assert_string_not_equal(first, second);
+
+    assert_int_equal(chat("one\\\ntwo\n\"\"\"\n/exit\n\n\"\"\"\n/reset\nlast\n", ""), 0);
+    line_of(2, third);
+    assert_answer(third);
+    assert_int_equal(chat("\"\"\"\nhi\n", "2>&1"), 1);
+    assert_contains(command_output, "does not end with \"\"\"; it was skipped");
+
+    snprintf(lines, sizeof(lines), "/save\nhi\n/save %s\nmore\n/save\n/reset\nhi\n/load %s\nagain\n", scratch("a.json"),
+             scratch("a.json"));
+    assert_int_equal(chat(lines, "2>&1"), 1); /* the first /save has no name */
+    assert_contains(command_output, "/save: needs the name of a file");
+    assert_contains(command_output, "(4 messages saved to ");
+    assert_contains(command_output, "(4 messages loaded from ");
+    snprintf(lines, sizeof(lines), "hi\n/save %s\n/load %s\nagain\n", scratch("a.json"), scratch("model/config.json"));
+    assert_int_equal(chat(lines, "2>&1"), 1);
+    assert_contains(command_output, "File exists; choose another name");
+    assert_contains(command_output, "is not a conversation: it has no messages; expected {\"messages\": [...]}");
+}
+
+/* Settings are options: names, bounds and messages are theirs. */
+static void settings_hold_for_the_next_answer(void **state)
+{
+    (void)state;
+    char answer[64];
+    write_model(TEMPLATE);
+    assert_int_equal(chat("hi\n/set max-tokens 1\n/reset\nhi\n/set max_tokens=2\n/reset\nhi\n", ""), 0);
+    assert_answer(line_of(0, answer));
+    assert_int_equal(strlen(line_of(1, answer)), 1);
+    assert_int_equal(strlen(line_of(2, answer)), 2);
+    assert_int_equal(chat("/set\n/set top-k 7\n/set top-k\n", "2>&1"), 0);
+    assert_contains(command_output, "  temperature       0\n");
+    assert_contains(command_output, "  top-k             40\n");
+    assert_contains(command_output, "  top-k             7\n");
+    assert_int_equal(chat("/set tempreature 1\n/set top-p 2\n/set repeat-last-n 5\n/set context 5\n", "2>&1"), 1);
+    assert_contains(command_output, "/set: unknown setting 'tempreature'; did you mean temperature?");
+    assert_contains(command_output, "--top-p");
+    assert_contains(command_output, "/set: repeat-last-n needs a repeat-penalty other than 1");
+    assert_contains(command_output, "/set: unknown setting 'context'");
 }
 
 static void a_full_context_is_said(void **state)
@@ -375,6 +433,8 @@ int main(void)
         in_scope(questions_are_answered_and_history_counts),
         in_scope(chat_loads_an_adapter_and_its_template),
         in_scope(words_are_words),
+        in_scope(commands_change_the_conversation),
+        in_scope(settings_hold_for_the_next_answer),
         in_scope(a_full_context_is_said),
         in_scope(an_answer_slides_past_the_context),
         in_scope(a_template_is_given_by_name),

@@ -1,27 +1,12 @@
 /* test_progress.c: the progress line of `tarn train` on a terminal, and Ctrl-C. */
-#define _XOPEN_SOURCE 700 /* terminals */
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "support/command.h"
 #include "support/files.h"
+#include "support/terminal.h"
 #include "tarn_features.h"
-
-enum { PATIENCE_MS = 60000 }; /* of a machine under load */
-
-typedef struct terminal {
-    int fd, own;
-    pid_t child;
-    char text[1 << 19];
-    size_t used;
-} terminal;
 
 static const char *make_text(void)
 {
@@ -34,98 +19,22 @@ static const char *make_text(void)
     return path;
 }
 
-/* The command that runs now; 0: none. A failing test does not reach finish(): the next start or the teardown ends it.
- */
-static pid_t running;
-
-static void end_running(void)
-{
-    if (running > 0) {
-        kill(running, SIGKILL);
-        waitpid(running, NULL, 0);
-    }
-    running = 0;
-}
-
 static int tear_down(void **state)
 {
-    end_running();
+    terminal_end();
     return remove_scratch(state);
 }
 
 /* Starts a run of a small model on a terminal of so many columns. */
 static terminal *start(int columns, const char *folder, const char *flags)
 {
-    static terminal t;
     char command[4096];
-    const char *program = getenv("TARN_COMMAND");
-    end_running();
-    t = (terminal){.fd = program ? posix_openpt(O_RDWR | O_NOCTTY) : -1};
-    if (t.fd < 0)
-        skip();
-    assert_true(grantpt(t.fd) == 0 && unlockpt(t.fd) == 0);
-    t.own = open(ptsname(t.fd), O_RDWR | O_NOCTTY); /* so that it stays open */
-    assert_int_equal(ioctl(t.fd, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = (unsigned short)columns}), 0);
     snprintf(
         command, sizeof(command),
-        "TERM=xterm exec \"%s\" train --data text:%s --layers 1 --heads 1 --hidden-size 8 --context 8 --device cpu "
-        "--out %s %s > %s 2>&1",
-        program, make_text(), folder, flags, ptsname(t.fd));
-    t.child = fork();
-    if (t.child == 0) {
-        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-        _exit(127);
-    }
-    assert_true(t.child > 0);
-    running = t.child;
-    return &t;
-}
-
-static void read_some(terminal *t, int milliseconds)
-{
-    struct pollfd wait = {.fd = t->fd, .events = POLLIN};
-    while (poll(&wait, 1, milliseconds) > 0 && t->used < sizeof(t->text) - 1) {
-        ssize_t count = read(t->fd, t->text + t->used, sizeof(t->text) - 1 - t->used);
-        if (count <= 0)
-            break;
-        t->used += (size_t)count;
-        t->text[t->used] = 0;
-        milliseconds = 0;
-    }
-}
-
-static int occurrences(const char *text, const char *part)
-{
-    int count = 0;
-    for (const char *at = strstr(text, part); at; at = strstr(at + 1, part))
-        count++;
-    return count;
-}
-
-/* Reads until a string has occurred `times` times. */
-static void wait_for(terminal *t, const char *part, int times)
-{
-    for (int waited = 0; occurrences(t->text, part) < times; waited += 20) {
-        bool has_ended = waitpid(t->child, NULL, WNOHANG) != 0;
-        if (has_ended)
-            running = 0;
-        if (has_ended || waited > PATIENCE_MS)
-            fail_msg("'%s' does not come %d times:\n%s", part, times, t->text);
-        read_some(t, 20);
-    }
-}
-
-/* Reads to the end of the run; how it ended. */
-static int finish(terminal *t)
-{
-    int status = 0;
-    while (waitpid(t->child, &status, WNOHANG) == 0)
-        read_some(t, 20);
-    running = 0;
-    read_some(t, 0);
-    close(t->own);
-    close(t->fd);
-    return status;
+        "exec \"$TARN_COMMAND\" train --data text:%s --layers 1 --heads 1 --hidden-size 8 --context 8 --device cpu "
+        "--out %s %s < /dev/null",
+        make_text(), folder, flags);
+    return terminal_start(columns, command);
 }
 
 /* A step of 65,536 micro-batches takes many seconds. */
@@ -135,18 +44,18 @@ static void the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once(vo
     char folder[600];
     snprintf(folder, sizeof(folder), "%s", scratch("slow"));
     terminal *t = start(80, folder, "--batch-size 65536 --micro-batch 1 --steps 2");
-    wait_for(t, "step 1 of 2", 5);
-    wait_for(t, " left", 1); /* seconds or, on a slow machine, minutes; known after some micro-batches */
+    terminal_wait_for(t, "step 1 of 2", 5);
+    terminal_wait_for(t, " left", 1); /* seconds or, on a slow machine, minutes; known after some micro-batches */
     assert_contains(t->text, "tokenizing "); /* before there is a step */
     assert_contains(t->text, " [");
     assert_true(occurrences(t->text, "| [") && occurrences(t->text, "/ [") && occurrences(t->text, "- ["));
     assert_null(strstr(t->text, "loss "));
     kill(t->child, SIGINT);
-    wait_for(t, "stopping after this step; press again to stop now", 1);
-    wait_for(t, "  stopping  step 1 of 2", 2);
+    terminal_wait_for(t, "stopping after this step; press again to stop now", 1);
+    terminal_wait_for(t, "  stopping  step 1 of 2", 2);
     nanosleep(&(struct timespec){0, 400000000}, NULL); /* longer than the debounce of Ctrl-C */
     kill(t->child, SIGINT);
-    int status = finish(t);
+    int status = terminal_finish(t, NULL);
     assert_true(WIFSIGNALED(status));
     assert_int_equal(WTERMSIG(status), SIGINT);
     assert_null(strstr(t->text, "step 2 of 2"));
@@ -225,7 +134,7 @@ static void no_field_is_cut_at_any_width(void **state)
         snprintf(name, sizeof(name), "width%d", widths[i]);
         terminal *t = start(widths[i], scratch(name),
                             "--batch-size 8 --steps 150 --eval-every 10 --eval-batches 2 --log-every 5");
-        int lines = 0, status = finish(t);
+        int lines = 0, status = terminal_finish(t, NULL);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         check_plan(t->text, widths[i]);
         for (char *at = strchr(t->text, '\r'); at; at = strchr(at + 1, '\r')) {

@@ -82,6 +82,11 @@ static bool put_messages(tarn__input *out, const tarn__history *h, int count)
     return good && put(out, "]");
 }
 
+bool tarn__history_json(const tarn__history *h, tarn__input *json)
+{
+    return put(json, "{\"messages\": ") && put_messages(json, h, h->count) && put(json, "}\n");
+}
+
 int32_t *tarn__history_encode(const tarn__history *h, int count, const tarn_tokenizer *tokenizer, const char *tools,
                               bool add_generation_prompt, int64_t *id_count)
 {

@@ -25,6 +25,10 @@ void tarn__history_free(tarn__history *history);
 int32_t *tarn__history_encode(const tarn__history *history, int count, const tarn_tokenizer *tokenizer,
                               const char *tools, bool add_generation_prompt, int64_t *id_count);
 
+/* Appends the conversation as a line of JSON with the array "messages", the form of training data. False without
+ * memory. */
+bool tarn__history_json(const tarn__history *history, tarn__input *json);
+
 /* Reads the file of --tools. Returns the exit status, with a message. */
 int tarn__tools_read(const char *path, tarn__input *tools);
 
