@@ -223,8 +223,8 @@ class Owner:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Two objects would free one handle."""
-        raise TypeError("objects of tarn cannot be copied or pickled: make another one, and load_state_dict() or a file "
-                        "of save_weights(), write() or save() into it")
+        raise TypeError("objects of tarn cannot be copied or pickled: create another one, and load its weights by "
+                        "load_state_dict() or from a file")
 
     @property
     def root(self) -> "Owner":

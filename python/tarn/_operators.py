@@ -284,7 +284,7 @@ class Operators:
     # ---- movement: most of these copy nothing
 
     def reshape(self: T, *shape: Any) -> T:
-        """The same elements in another shape, sizes or one tuple; one may be -1. Copies only if the strides require it."""
+        """The same elements in another shape: sizes or a tuple; one may be -1. Copies only if the strides need it."""
         return self._apply(lib.tarn_reshape, shape_struct(listed(shape)))
 
     def permute(self: T, *axes: Any) -> T:

@@ -73,7 +73,7 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, (Module, Parameter)) and "_owner" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__}: super().__init__() must be called before '{name}' is assigned")
+            raise AttributeError(f"{type(self).__name__}: super().__init__() must be called before '{name}' is set")
         if isinstance(value, Module):
             self.add_module(name, value)
         elif isinstance(value, Parameter):

@@ -46,8 +46,8 @@ class Optimizer:
 
     def __init__(self, function: Callable[..., Any], kind: Any, module: Module, **values: Any) -> None:
         if not isinstance(module, Module):
-            raise TypeError(f"{type(self).__name__}: the first argument is a {type(module).__name__}; it must be the module "
-                            "whose parameters are trained, all that are not frozen")
+            raise TypeError(f"{type(self).__name__}: the first argument is a {type(module).__name__}; it must be the "
+                            "module whose parameters are trained, all that are not frozen")
         handle = call(function, module._handle, *options(kind, **values))
         changes.note()  # the parameters move to its buffers
         self._owner = Owner(handle, lib.tarn_optimizer_free, module._owner)
