@@ -191,8 +191,8 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(lines_are_edited_and_recalled),        in_scope(a_later_conversation_recalls_earlier_lines),
-        in_scope(messages_have_several_lines),          in_scope(ctrl_c_drops_a_line_or_ends_an_answer),
+        in_scope(lines_are_edited_and_recalled), in_scope(a_later_conversation_recalls_earlier_lines),
+        in_scope(messages_have_several_lines),   in_scope(ctrl_c_drops_a_line_or_ends_an_answer),
         in_scope(help_fits_80_columns),
     };
     return TARN__HAVE_JANSSON && TARN__HAVE_PCRE2 && TARN__HAVE_EDIT ? cmocka_run_group_tests(tests, set_up, tear_down)

@@ -199,9 +199,9 @@ static void run_load(tarn__conversation *c, const char *rest)
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
 
 /* Options that hold for one answer: all others are fixed when the model is opened. */
-static const char *const settings[] = {"temperature",       "top-k",          "top-p",         "min-p",
-                                       "seed",              "max-tokens",     "repeat-penalty", "repeat-last-n",
-                                       "frequency-penalty", "presence-penalty"};
+static const char *const settings[] = {
+    "temperature",       "top-k",           "top-p", "min-p", "seed", "max-tokens", "repeat-penalty", "repeat-last-n",
+    "frequency-penalty", "presence-penalty"};
 enum { SETTINGS = sizeof(settings) / sizeof(settings[0]) };
 
 static void print_setting(const tarn__options *o, const char *name)

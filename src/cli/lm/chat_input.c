@@ -46,8 +46,7 @@ static tarn__line_end read_plain(tarn__conversation *c, const char *prompt)
 /* One line into c->line. Ctrl-C at the prompt gives a hint; what ends input on a terminal ends its line. */
 static tarn__line_end read_line(tarn__conversation *c, const char *prompt, const char *text)
 {
-    tarn__line_end end =
-        c->editor ? tarn__line_editor_read(c->editor, prompt, text, &c->line) : read_plain(c, prompt);
+    tarn__line_end end = c->editor ? tarn__line_editor_read(c->editor, prompt, text, &c->line) : read_plain(c, prompt);
     if (end == TARN__LINE_INTERRUPTED)
         fprintf(stderr, "\n(/exit ends the conversation)\n");
     else if (end == TARN__LINE_EOF && c->is_interactive)
@@ -76,8 +75,8 @@ static tarn__line_end read_block(tarn__conversation *c, tarn__input *message)
     for (bool is_first = true;; is_first = false) {
         tarn__line_end end = read_line(c, ". ", NULL);
         if (end == TARN__LINE_EOF) {
-            fprintf(stderr, "tarn chat: the message that begins with " FENCE " does not end with " FENCE
-                            "; it was skipped\n");
+            fprintf(stderr,
+                    "tarn chat: the message that begins with " FENCE " does not end with " FENCE "; it was skipped\n");
             tarn__chat_refused(c);
         }
         if (end != TARN__LINE_DONE || is_fence(&c->line))

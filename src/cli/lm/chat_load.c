@@ -53,8 +53,8 @@ static bool add_message(tarn__history *h, const char *path, json_t *message, siz
     const char *role = role_of(json_string_value(json_object_get(message, "role")));
     const char *text = json_is_null(content) ? "" : json_string_value(content);
     if (!role)
-        return tarn_set_error(TARN_ERROR_FORMAT,
-                              "'%s': message %zu: the role must be system, user, assistant or tool", path, index + 1);
+        return tarn_set_error(TARN_ERROR_FORMAT, "'%s': message %zu: the role must be system, user, assistant or tool",
+                              path, index + 1);
     if (!text || (!json_is_null(content) && strlen(text) != json_string_length(content)))
         return tarn_set_error(TARN_ERROR_FORMAT, "'%s': message %zu: the content must be a string without a zero byte",
                               path, index + 1);

@@ -30,7 +30,7 @@
     X(el_source, int, (EditLine * edit, const char *path)) \
     X(history_init, History *, (void)) \
     X(history_end, void, (History * history)) \
-    X(history, int, (History * history, HistEvent *event, int operation, ...))
+    X(history, int, (History * history, HistEvent * event, int operation, ...))
 
 struct tarn__line_editor {
 #define MEMBER(name, result, arguments) result(*name) arguments;

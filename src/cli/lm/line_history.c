@@ -32,7 +32,7 @@ static bool make_folders(char *path)
 bool tarn__line_history_path(char *path, size_t size)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    int length = state && state[0] == '/'  ? snprintf(path, size, "%s/tarn/history", state)
+    int length = state && state[0] == '/' ? snprintf(path, size, "%s/tarn/history", state)
                  : home && home[0] == '/' ? snprintf(path, size, "%s/.local/state/tarn/history", home)
                                           : -1;
     return length > 0 && (size_t)length < size && make_folders(path);
