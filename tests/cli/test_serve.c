@@ -239,6 +239,16 @@ static void check_speculation(const char *option)
         free(text);
     }
     free(expected);
+    bool has_slot = false;
+    for (int i = 0; i < 200 && !has_slot; i++) { /* a sequence that has not ended yet has the counters, too */
+        int s = dial("/v1/completions", "{\"prompt\":\"ab\",\"max_tokens\":250,\"stream\":true,\"ignore_eos\":true}");
+        char first;
+        assert_int_equal(recv(s, &first, 1, 0), 1);
+        const char *slots = hear(dial_for("GET", "/slots", ""));
+        has_slot = strstr(slots, "\"proposed_tokens\":") && strstr(slots, "\"accepted_tokens\":");
+        close(s);
+    }
+    assert_true(has_slot);
     const char *metrics = hear(dial_for("GET", "/metrics", ""));
     assert_contains(metrics, "# TYPE tarn_accepted_tokens_total counter");
     assert_contains(metrics, "\ntarn_proposed_tokens_total ");

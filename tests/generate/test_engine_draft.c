@@ -12,7 +12,7 @@
 #include "support/scratch.h"
 #include "support/small_tokenizer.h"
 
-enum { CONTEXT = 256, REQUESTS = 20, MAX_NEW = 100 };
+enum { CONTEXT = 256, REQUESTS = 20, MAX_NEW = 100, ENOUGH = 1 << 30 };
 
 typedef struct request {
     int32_t prompt[CONTEXT], result[MAX_NEW];
@@ -28,20 +28,30 @@ static struct {
     tarn_grammar *grammar;
 } f;
 
-static int open_fixture(void **state)
+static void open_grammar(void)
 {
     static const char rules[] = "root ::= ([a-c]{2} \", \" | \"(\" [x-z] \")\"){3,30}";
     f.tokenizer = tarn_tokenizer_bytes();
     f.vocab = tarn_grammar_vocab_new(f.tokenizer, NULL);
     f.grammar = tarn_grammar_gbnf(f.vocab, rules, sizeof(rules) - 1);
+}
+
+static void close_grammar(void)
+{
+    tarn_grammar_free(f.grammar);
+    tarn_grammar_vocab_free(f.vocab);
+    tarn_tokenizer_free(f.tokenizer);
+}
+
+static int open_fixture(void **state)
+{
+    open_grammar();
     return tarn_failed() || make_scratch(state);
 }
 
 static int close_fixture(void **state)
 {
-    tarn_grammar_free(f.grammar);
-    tarn_grammar_vocab_free(f.vocab);
-    tarn_tokenizer_free(f.tokenizer);
+    close_grammar();
     return remove_scratch(state);
 }
 
@@ -328,6 +338,77 @@ static void what_an_engine_cannot_do_is_refused(void **state)
     tarn_module_free(model);
 }
 
+/* Two requests with `room` allocations after the engine was created. True if both ended well. */
+static bool run_scarce(tarn_module *model, tarn_module *draft, int room)
+{
+    const int32_t tokens[] = {40, 41, 42, 43, 44};
+    int ends = 0, errors = 0;
+    tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.draft = draft, .sequences = 2});
+    assert_ok();
+    for (int i = 0; i < 2; i++)
+        assert_true(tarn_engine_add(engine, tokens, 5,
+                                    &(tarn_generate_options){.max_tokens = 12,
+                                                             .ignore_eos = i == 0,
+                                                             .grammar = i ? f.grammar : NULL,
+                                                             .speculate = TARN_SPECULATE_DRAFT}) > 0);
+    allocations_left = room;
+    while (ends < 2) {
+        set_times(engine);
+        if (tarn_engine_step(engine) < 0)
+            allocations_left = ENOUGH;
+        tarn_clear_error();
+        for (tarn_engine_output output; tarn_engine_next(engine, &output);) {
+            ends += output.finish_reason != TARN_FINISH_NONE;
+            errors += output.finish_reason == TARN_FINISH_ERROR;
+        }
+    }
+    allocations_left = ENOUGH;
+    assert_all_free(engine);
+    tarn_engine_free(engine);
+    return errors == 0;
+}
+
+/* Whatever allocation fails, of the creation or of a step: an error, all requests end, and no page or byte is lost. */
+static void out_of_memory_loses_no_pages(void **state)
+{
+    (void)state;
+    int failed = 0;
+    close_grammar();
+    tarn_empty_cache(tarn_device_cpu());
+    allocations_left = ENOUGH;
+    if (!tarn_set_allocator(&scarce_allocator))
+        fail_msg("%s", tarn_error());
+    open_grammar();
+    tarn_scope *scope = tarn_scope_open();
+    tarn_module *model = make_model(2, 64, 0), *draft = make_model(1, 64, 0);
+    tarn_engine *engine = NULL;
+    for (int room = 0; !engine; room++, failed += !engine) {
+        tarn_empty_cache(tarn_device_cpu());
+        allocations_left = room;
+        engine = tarn_engine_new(model, &(tarn_engine_options){.draft = draft});
+        allocations_left = ENOUGH;
+        if (!engine)
+            assert_error(TARN_ERROR_MEMORY, "");
+    }
+    tarn_engine_free(engine);
+    assert_true(failed > 10);
+    failed = 0;
+    for (int room = 0, is_done = 0; !is_done; room += 1 + room / 16) {
+        tarn_empty_cache(tarn_device_cpu());
+        is_done = run_scarce(model, draft, room);
+        failed += !is_done;
+        assert_true(room < 100000);
+    }
+    assert_true(failed > 10);
+    tarn_module_free(model);
+    tarn_module_free(draft);
+    tarn_scope_close(scope);
+    close_grammar();
+    tarn_empty_cache(tarn_device_cpu());
+    assert_true(tarn_set_allocator(NULL)); /* fails if bytes leaked */
+    open_grammar();
+}
+
 /* On a device whose matmuls depend on the number of rows, and with a draft there. */
 static void a_draft_needs_the_cpu(void **state)
 {
@@ -347,9 +428,13 @@ static void a_draft_needs_the_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(requests_have_the_same_tokens),       in_scope(a_draft_that_agrees_saves_steps),
-        in_scope(prefixes_are_shared_in_the_draft),    in_scope(requests_are_cancelled_with_their_drafts),
-        in_scope(what_an_engine_cannot_do_is_refused), in_scope(a_draft_needs_the_cpu),
+        cmocka_unit_test(out_of_memory_loses_no_pages),
+        in_scope(requests_have_the_same_tokens),
+        in_scope(a_draft_that_agrees_saves_steps),
+        in_scope(prefixes_are_shared_in_the_draft),
+        in_scope(requests_are_cancelled_with_their_drafts),
+        in_scope(what_an_engine_cannot_do_is_refused),
+        in_scope(a_draft_needs_the_cpu),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
 }
