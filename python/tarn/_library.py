@@ -140,7 +140,10 @@ def check() -> None:
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function of the library; its error is an exception."""
-    result = function(*arguments)
+    try:
+        result = function(*arguments)
+    except ctypes.ArgumentError as error:  # which is no TypeError
+        raise TypeError(f"{getattr(function, '__name__', 'tarn')}: {error}") from None
     check()
     return result
 
@@ -170,7 +173,7 @@ def keep(tensor: Optional[int]) -> int:
 def kept(function: Callable[..., Any], *arguments: Any) -> int:
     """A handle on the result of a function that makes a tensor."""
     with Scope():
-        return keep(function(*arguments))
+        return keep(call(function, *arguments))
 
 
 _owners = threading.RLock()

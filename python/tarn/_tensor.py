@@ -161,8 +161,10 @@ class Tensor(Operators):
         """As f32."""
         return self.to_dtype(DType.F32)
 
-    def copy_(self, source: "Tensor") -> "Tensor":
-        """Copies the elements of a tensor of the same shape, in place, converting dtype and device."""
+    def copy_(self, source: Any) -> "Tensor":
+        """Copies the elements of a tensor or an array of the same shape, in place, converting dtype and device."""
+        if not isinstance(source, Tensor):
+            source = tensor(source)
         call(lib.tarn_copy, self._handle, source._handle)
         changes.note()
         return self

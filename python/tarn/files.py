@@ -6,6 +6,7 @@ from . import _c
 from ._library import Owner, PathLike, call, check, kept, lib, path_of, text_of
 from ._tensor import Tensor
 from ._types import DeviceLike, device_of
+from .functional import handle_of
 
 INTEGERS = {_c.TARN_GGUF_U8, _c.TARN_GGUF_I8, _c.TARN_GGUF_U16, _c.TARN_GGUF_I16, _c.TARN_GGUF_U32, _c.TARN_GGUF_I32,
             _c.TARN_GGUF_U64, _c.TARN_GGUF_I64}
@@ -152,7 +153,7 @@ def save_file(tensors: Mapping[str, Tensor], path: PathLike, metadata: Optional[
     writer = call(lib.tarn_safetensors_create, path_of(path))
     try:
         for name, tensor in tensors.items():
-            call(lib.tarn_safetensors_add, writer, name.encode(), tensor._handle)
+            call(lib.tarn_safetensors_add, writer, name.encode(), handle_of(tensor))
         for key, value in (metadata or {}).items():
             call(lib.tarn_safetensors_add_metadata, writer, key.encode(), value.encode())
     except BaseException:

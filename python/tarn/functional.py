@@ -21,9 +21,16 @@ ACTIVATIONS = {
 }
 
 
+def tensor_of(value: Any) -> Tensor:
+    """The value itself, which must be a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"a {type(value).__name__} is given for a tensor: tarn.tensor() or tarn.from_dlpack() makes one")
+    return value
+
+
 def handle_of(tensor: Optional[Tensor]) -> Optional[int]:
     """The library's handle; None stays None."""
-    return None if tensor is None else tensor._handle
+    return None if tensor is None else tensor_of(tensor)._handle
 
 
 def chosen(table: Dict[str, int], name: str, what: str) -> int:
@@ -35,17 +42,19 @@ def chosen(table: Dict[str, int], name: str, what: str) -> int:
 
 def pair(value: Pair, kind: Any = ctypes.c_int64) -> Any:
     """Rows and columns; one number stands for both."""
-    both = (value, value) if isinstance(value, (int, float)) else value
+    both = (value, value) if isinstance(value, (int, float)) else tuple(value)
+    if len(both) != 2:
+        raise ValueError(f"{value} is given for rows and columns: one number, or two, are expected")
     return (kind * 2)(*both)
 
 
 def _handles(tensors: Sequence[Tensor]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*(tensor._handle for tensor in tensors))
+    return (ctypes.c_void_p * len(tensors))(*(handle_of(tensor) for tensor in tensors))
 
 
 def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """a where the bool tensor `condition` holds, b elsewhere."""
-    return condition._apply(lib.tarn_where, a._handle, b._handle)
+    return tensor_of(condition)._apply(lib.tarn_where, handle_of(a), handle_of(b))
 
 
 def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
@@ -62,30 +71,30 @@ def split(x: Tensor, sizes: Sequence[int], axis: int = 0) -> List[Tensor]:
     """Views of the given sizes, which add up to the axis."""
     parts = (ctypes.c_void_p * len(sizes))()
     with Scope():
-        lib.tarn_split(x._handle, axis, (ctypes.c_int64 * len(sizes))(*sizes), len(sizes), parts)
+        lib.tarn_split(handle_of(x), axis, (ctypes.c_int64 * len(sizes))(*sizes), len(sizes), parts)
         check()
         return [Tensor._wrap(keep(part)) for part in parts]
 
 
 def pad(x: Tensor, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Tensor:
     """`value` padded before and after each axis."""
-    return x._apply(lib.tarn_pad, shape_struct(before), shape_struct(after), value)
+    return tensor_of(x)._apply(lib.tarn_pad, shape_struct(before), shape_struct(after), value)
 
 
 def one_hot(index: Tensor, classes: int, dtype: DTypeLike = "f32") -> Tensor:
     """A new last axis of zeros with a one at the index."""
-    return index._apply(lib.tarn_one_hot, classes, int(dtype_of(dtype)))
+    return tensor_of(index)._apply(lib.tarn_one_hot, classes, int(dtype_of(dtype)))
 
 
 def scatter_add(x: Tensor, axis: int, index: Tensor, source: Tensor) -> Tensor:
     """A copy of x with source[i][j] added at [index[i][j]][j] for axis 0, and so on."""
-    return x._apply(lib.tarn_scatter_add, axis, index._handle, source._handle)
+    return tensor_of(x)._apply(lib.tarn_scatter_add, axis, handle_of(index), handle_of(source))
 
 
 def _two(function: Any, x: Tensor, *arguments: Any) -> Tuple[Tensor, Tensor]:
     first, second = ctypes.c_void_p(), ctypes.c_void_p()
     with Scope():
-        function(x._handle, *arguments, ctypes.byref(first), ctypes.byref(second))
+        function(handle_of(x), *arguments, ctypes.byref(first), ctypes.byref(second))
         check()
         return Tensor._wrap(keep(first.value)), Tensor._wrap(keep(second.value))
 
@@ -105,12 +114,12 @@ def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tuple[Tensor, T
 
 def relu(x: Tensor) -> Tensor:
     """max(x, 0)."""
-    return x.relu()
+    return tensor_of(x).relu()
 
 
 def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
     """x where x is positive, slope · x elsewhere."""
-    return x._apply(lib.tarn_leaky_relu, slope)
+    return tensor_of(x)._apply(lib.tarn_leaky_relu, slope)
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -118,32 +127,32 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     forms = {"none": lib.tarn_gelu_erf, "tanh": lib.tarn_gelu}
     if approximate not in forms:
         raise ValueError(f"gelu: approximate is '{approximate}'; it must be none or tanh")
-    return x._apply(forms[approximate])
+    return tensor_of(x)._apply(forms[approximate])
 
 
 def silu(x: Tensor) -> Tensor:
     """x · sigmoid(x)."""
-    return x._apply(lib.tarn_silu)
+    return tensor_of(x)._apply(lib.tarn_silu)
 
 
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)), without overflow."""
-    return x._apply(lib.tarn_softplus)
+    return tensor_of(x)._apply(lib.tarn_softplus)
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) divided by its sum along an axis."""
-    return x._apply(lib.tarn_softmax, axis)
+    return tensor_of(x)._apply(lib.tarn_softmax, axis)
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """Logarithm of the softmax, without loss of precision."""
-    return x._apply(lib.tarn_log_softmax, axis)
+    return tensor_of(x)._apply(lib.tarn_log_softmax, axis)
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """In training each element zeroed with probability p, the others divided by 1 - p."""
-    return x._apply(lib.tarn_dropout, p) if training else x
+    return tensor_of(x)._apply(lib.tarn_dropout, p) if training else x
 
 
 # ---- products, normalization, attention
@@ -151,29 +160,29 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """x · weightᵀ + bias over the last axis, with weight [out, in], which may be quantized."""
-    return x._apply(lib.tarn_linear_apply, weight._handle, handle_of(bias))
+    return tensor_of(x)._apply(lib.tarn_linear_apply, handle_of(weight), handle_of(bias))
 
 
 def embedding(index: Tensor, weight: Tensor) -> Tensor:
     """The rows of weight that the index lists."""
-    return weight._apply(lib.tarn_embedding, index._handle)
+    return tensor_of(weight)._apply(lib.tarn_embedding, handle_of(index))
 
 
 def layer_norm(x: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None,
                epsilon: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) over the last axis, times weight, plus bias."""
-    return x._apply(lib.tarn_layernorm, handle_of(weight), handle_of(bias), epsilon)
+    return tensor_of(x)._apply(lib.tarn_layernorm, handle_of(weight), handle_of(bias), epsilon)
 
 
 def rms_norm(x: Tensor, weight: Optional[Tensor] = None, epsilon: float = 1e-6) -> Tensor:
     """x / sqrt(mean of squares + epsilon) over the last axis, times weight."""
-    return x._apply(lib.tarn_rmsnorm, handle_of(weight), epsilon)
+    return tensor_of(x)._apply(lib.tarn_rmsnorm, handle_of(weight), epsilon)
 
 
 def group_norm(x: Tensor, groups: int, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None,
                epsilon: float = 1e-5) -> Tensor:
     """Normalization over each group of neighbouring channels in each sample."""
-    return x._apply(lib.tarn_groupnorm, groups, handle_of(weight), handle_of(bias), epsilon)
+    return tensor_of(x)._apply(lib.tarn_groupnorm, groups, handle_of(weight), handle_of(bias), epsilon)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float = 0.0, dropout_p: float = 0.0,
@@ -183,13 +192,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: floa
     `scale` 0 is 1 / sqrt(D). Queries are aligned at the end of the keys."""
     given = options(_c.tarn_attention_options, causal=causal, scale=scale, dropout=dropout_p, window=window,
                     softcap=softcap)
-    return q._apply(lib.tarn_attention_sized, k._handle, v._handle, *given)
+    return tensor_of(q)._apply(lib.tarn_attention_sized, handle_of(k), handle_of(v), *given)
 
 
 def rope(x: Tensor, positions: Optional[Tensor] = None, base: float = 10000.0, interleaved: bool = False) -> Tensor:
     """Rotary position embedding of x [B, T, H, D]; positions are i32 or i64, None: 0, 1, 2 ..."""
     given = options(_c.tarn_rope_options, base=base, interleaved=interleaved)
-    return x._apply(lib.tarn_rope_sized, handle_of(positions), *given)
+    return tensor_of(x)._apply(lib.tarn_rope_sized, handle_of(positions), *given)
 
 
 # ---- images and sequences
@@ -200,14 +209,14 @@ def conv2d(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, stride: Pai
     """2-D convolution of x [N, C, H, W] with weight [O, C / groups, KH, KW]."""
     given = options(_c.tarn_conv2d_options, stride=pair(stride), padding=pair(padding), dilation=pair(dilation),
                     groups=groups)
-    return x._apply(lib.tarn_conv2d_sized, weight._handle, handle_of(bias), *given)
+    return tensor_of(x)._apply(lib.tarn_conv2d_sized, handle_of(weight), handle_of(bias), *given)
 
 
 def conv1d(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, stride: int = 1, padding: int = 0,
            dilation: int = 1, groups: int = 1) -> Tensor:
     """1-D convolution of x [N, C, L] with weight [O, C / groups, K]."""
     given = options(_c.tarn_conv1d_options, stride=stride, padding=padding, dilation=dilation, groups=groups)
-    return x._apply(lib.tarn_conv1d_sized, weight._handle, handle_of(bias), *given)
+    return tensor_of(x)._apply(lib.tarn_conv1d_sized, handle_of(weight), handle_of(bias), *given)
 
 
 def max_pool_options(kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil_mode: bool) -> Any:
@@ -225,13 +234,13 @@ def avg_pool_options(kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool,
 def max_pool2d(x: Tensor, kernel: Pair, stride: Pair = 0, padding: Pair = 0, dilation: Pair = 1,
                ceil_mode: bool = False) -> Tensor:
     """Maximum of each window; stride 0 is the kernel's size, ceil_mode rounds the number of windows up."""
-    return x._apply(lib.tarn_max_pool2d_sized, *max_pool_options(kernel, stride, padding, dilation, ceil_mode))
+    return tensor_of(x)._apply(lib.tarn_max_pool2d_sized, *max_pool_options(kernel, stride, padding, dilation, ceil_mode))
 
 
 def avg_pool2d(x: Tensor, kernel: Pair, stride: Pair = 0, padding: Pair = 0, ceil_mode: bool = False,
                count_include_pad: bool = True) -> Tensor:
     """Average of each window; stride 0 is the kernel's size, ceil_mode rounds the number of windows up."""
-    return x._apply(lib.tarn_avg_pool2d_sized, *avg_pool_options(kernel, stride, padding, ceil_mode, count_include_pad))
+    return tensor_of(x)._apply(lib.tarn_avg_pool2d_sized, *avg_pool_options(kernel, stride, padding, ceil_mode, count_include_pad))
 
 
 # ---- losses
@@ -243,27 +252,27 @@ def cross_entropy(logits: Tensor, target: Tensor, label_smoothing: float = 0.0, 
     ignored = None if ignore_index is None else ctypes.pointer(ctypes.c_int64(ignore_index))
     given = options(_c.tarn_cross_entropy_options, label_smoothing=label_smoothing, ignore_index=ignored,
                     reduction=chosen(REDUCTIONS, reduction, "reduction"))
-    return logits._apply(lib.tarn_cross_entropy_sized, target._handle, *given)
+    return tensor_of(logits)._apply(lib.tarn_cross_entropy_sized, handle_of(target), *given)
 
 
 def mse_loss(prediction: Tensor, target: Tensor) -> Tensor:
     """The mean of squared differences."""
-    return prediction._apply(lib.tarn_mse_loss, target._handle)
+    return tensor_of(prediction)._apply(lib.tarn_mse_loss, handle_of(target))
 
 
 def l1_loss(prediction: Tensor, target: Tensor) -> Tensor:
     """The mean of absolute differences."""
-    return prediction._apply(lib.tarn_l1_loss, target._handle)
+    return tensor_of(prediction)._apply(lib.tarn_l1_loss, handle_of(target))
 
 
 def huber_loss(prediction: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
     """The mean of the Huber loss: quadratic up to a difference of `delta`, linear beyond."""
-    return prediction._apply(lib.tarn_huber_loss, target._handle, delta)
+    return tensor_of(prediction)._apply(lib.tarn_huber_loss, handle_of(target), delta)
 
 
 def binary_cross_entropy_with_logits(logits: Tensor, target: Tensor) -> Tensor:
     """The mean binary cross entropy of logits against targets from 0 to 1."""
-    return logits._apply(lib.tarn_bce_with_logits_loss, target._handle)
+    return tensor_of(logits)._apply(lib.tarn_bce_with_logits_loss, handle_of(target))
 
 
 # ---- any operation by its name

@@ -8,7 +8,7 @@ from . import _c
 from ._library import DtypeError, Owner, PathLike, call, changes, check, kept, lib, options, path_of, text_of
 from ._tensor import Tensor
 from ._types import DeviceLike, DTypeLike, device_of, dtype_of
-from .functional import chosen
+from .functional import chosen, handle_of
 from .nn import Module
 from .text import Message, Tokenizer, int32_array
 
@@ -173,7 +173,7 @@ class Model(Module):
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy of the next tokens, without the logits in memory."""
-        return Tensor._wrap(kept(lib.tarn_model_loss, self._handle, tokens._handle, targets._handle))
+        return Tensor._wrap(kept(lib.tarn_model_loss, self._handle, handle_of(tokens), handle_of(targets)))
 
     # ---- LoRA adapters
 

@@ -87,6 +87,7 @@ class Module:
 
     def add_module(self, name: str, child: "Module") -> None:
         """Adds a child; a module has one parent."""
+        _check_modules(type(self).__name__, child)
         if child._owner.is_given:
             raise ValueError(f"{name}: the module has a parent already")
         if self._owner.root is child._owner:
@@ -111,7 +112,7 @@ class Module:
         """Computes the result from x."""
         if type(self) is not Module and hasattr(self, "_callback"):
             raise NotImplementedError(f"{type(self).__name__} has no forward()")
-        return Tensor._wrap(kept(lib.tarn_forward, self._handle, x._handle))
+        return Tensor._wrap(kept(lib.tarn_forward, self._handle, handle_of(x)))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.forward(*arguments, **named)
@@ -217,6 +218,12 @@ class Module:
 
     def __repr__(self) -> str:
         return f"<tarn.nn.{type(self).__name__}: {self.num_parameters():,} parameters>"
+
+
+def _check_modules(what: str, *modules: Any) -> None:
+    for module in modules:
+        if not isinstance(module, Module):
+            raise TypeError(f"{what}: a {type(module).__name__} is given for a module; modules are given one by one")
 
 
 _Release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -445,7 +452,7 @@ class _Recurrent(_Layer):
         """The result and the state after the last step; None for a cell state that a GRU has not."""
         first, last = _c.tarn_recurrent_state(h=handle_of(h), c=handle_of(c)), _c.tarn_recurrent_state()
         with Scope():
-            y = lib.tarn_recurrent_forward(self._handle, x._handle, ctypes.byref(first), ctypes.byref(last))
+            y = lib.tarn_recurrent_forward(self._handle, handle_of(x), ctypes.byref(first), ctypes.byref(last))
             check()
             return [Tensor._wrap(keep(made)) if made else None for made in (y, last.h, last.c)]
 
@@ -491,6 +498,7 @@ class Sequential(_Layer):
     """Modules in sequence; parameters are named "0.weight", "2.bias" ..."""
 
     def __init__(self, *modules: Module) -> None:
+        _check_modules("Sequential", *modules)
         if any(module._owner.is_given for module in modules) or len(set(map(id, modules))) < len(modules):
             raise ValueError("Sequential: a module has a parent already")
         given = (ctypes.c_void_p * len(modules))(*(module._handle for module in modules))
@@ -506,6 +514,7 @@ class Residual(_Layer):
     """body(x) + shortcut(x); without a shortcut, + x."""
 
     def __init__(self, body: Module, shortcut: Optional[Module] = None) -> None:
+        _check_modules("Residual", body, *([] if shortcut is None else [shortcut]))
         if body._owner.is_given or shortcut is body or (shortcut is not None and shortcut._owner.is_given):
             raise ValueError("Residual: a module has a parent already")
         super().__init__(lib.tarn_residual, body._handle, None if shortcut is None else shortcut._handle)

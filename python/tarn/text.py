@@ -9,8 +9,9 @@ from ._library import Owner, PathLike, call, check, lib, options, path_of, text_
 Message = Mapping[str, Any]
 
 
-def int32_array(ids: Sequence[int]) -> Any:
-    """Ids as the library takes them."""
+def int32_array(ids: Any) -> Any:
+    """Ids, in a list, an array or a tensor, as the library takes them."""
+    ids = ids.tolist() if hasattr(ids, "tolist") else ids
     return (ctypes.c_int32 * len(ids))(*ids)
 
 

@@ -1,6 +1,7 @@
 """Training runs, as of `tarn train`: options by name, reports to a callback, checkpoints and a report in a folder."""
 import ctypes
 import math
+import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
@@ -11,7 +12,7 @@ from .nn import Module
 KINDS = {_c.TARN_REPORT_TRAINING: "training", _c.TARN_REPORT_EVALUATION: "evaluation", _c.TARN_REPORT_SAMPLE: "sample"}
 ENDS = {_c.TARN_TRAIN_FINISHED: "finished", _c.TARN_TRAIN_STOPPED: "stopped", _c.TARN_TRAIN_PATIENCE: "patience"}
 
-Value = Union[bool, int, float, str, Sequence[int]]
+Value = Union[bool, int, float, str, "os.PathLike[str]", Sequence[int]]
 
 
 @dataclass
@@ -58,6 +59,8 @@ def _text(value: Value) -> bytes:
         return b"true" if value else b"false"
     if isinstance(value, (int, float, str)):
         return str(value).encode()
+    if isinstance(value, os.PathLike):
+        return os.fsencode(value)
     return ",".join(str(item) for item in value).encode()
 
 

@@ -82,6 +82,13 @@ class Models(Case):
         wanted = wanted[:-1] if wanted[-1] == 257 else wanted
         self.assertEqual(self.model.generate_ids(prompt[0].tolist(), max_tokens=20), wanted)
 
+    def test_prompts_of_any_kind(self):
+        ids = [5, 6, 7]
+        wanted = self.model.generate_ids(ids, max_tokens=6)
+        for prompt in (tuple(ids), torch.tensor(ids), tarn.tensor(ids)):
+            self.assertEqual(self.model.generate_ids(prompt, max_tokens=6), wanted)
+        self.assertEqual(self.model.tokenizer.decode(tarn.tensor([97, 98])), "ab")
+
     def test_text_equals_the_commands(self):
         prompt = "".join(self.random.choice("abc xyz") for _ in range(15))
         for given, flags in (({"max_tokens": 30}, ["--temperature", "0"]),

@@ -3,7 +3,7 @@ import gc
 import tempfile
 from pathlib import Path
 
-from support import Case, blocks, tarn, to_tarn, torch
+from support import Case, blocks, np, tarn, to_tarn, torch
 
 nn, tnn = tarn.nn, torch.nn
 
@@ -273,6 +273,18 @@ class Modules(Case):
         del net.other
         with self.assertRaisesRegex(TypeError, "SGD: the first argument is a list; it must be the module"):
             tarn.optim.SGD(net.parameters(), lr=0.1)
+        with self.assertRaisesRegex(TypeError, "Sequential: a list is given for a module"):
+            nn.Sequential([nn.Linear(1, 1)])
+        with self.assertRaisesRegex(TypeError, "a ndarray is given for a tensor: tarn.tensor"):
+            nn.Linear(2, 2)(np.ones((1, 2)))
+        with self.assertRaisesRegex(TypeError, "a list is given for a tensor"):
+            tarn.functional.cross_entropy(tarn.ones(2, 3), [0, 1])
+        with self.assertRaisesRegex(TypeError, "a float is given for a tensor"):
+            tarn.functional.where(tarn.ones(2) > 0, tarn.ones(2), 0.0)
+        with self.assertRaisesRegex(ValueError, "one number, or two"):
+            nn.Conv2d(1, 1, (3, 3, 3))
+        with self.assertRaisesRegex(TypeError, "tarn_linear_with_sized: argument 1"):
+            nn.Linear(2.0, 3)
 
     def test_a_module_has_one_parent(self):
         layer = nn.Linear(2, 2)

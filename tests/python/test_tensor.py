@@ -269,6 +269,7 @@ class Indexing(Case):
         self.assertEqual(y.tolist(), [[0, 1, 2], [0, 8, 9]])
         y[:, 0] = np.float32(4)
         self.assertEqual(y[:, 0].tolist(), [4, 4])
+        self.assertEqual(y.copy_(np.ones((2, 3))).tolist(), [[1] * 3] * 2)
         with self.assertRaisesRegex(TypeError, "index tensor is not supported"):
             y[[0, 1]] = 3
         with self.assertRaisesRegex(TypeError, "bool; i64 or i32"):

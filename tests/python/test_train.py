@@ -21,7 +21,7 @@ class Runs(Case):
         self.folder = Path(holder.name)
 
     def trainer(self, name="run", **more):
-        return tarn.train.Trainer(**{**OPTIONS, "out": str(self.folder / name), **more})
+        return tarn.train.Trainer(**{**OPTIONS, "out": self.folder / name, **more})
 
     def test_reports_and_result(self):
         reports = []
