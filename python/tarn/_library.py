@@ -266,6 +266,11 @@ def text_of(address: Optional[int], length: int) -> bytes:
     return ctypes.string_at(address, length) if address else b""
 
 
+def address_of(name: str) -> Any:
+    """A function of the library whose text is not ended by its first 0: the result is an address."""
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, *_c.PROTOTYPES[name][1])((name, lib))
+
+
 def path_of(path: PathLike) -> bytes:
     """A path as the library takes it."""
     return os.fsencode(path)

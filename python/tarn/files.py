@@ -3,7 +3,7 @@ import ctypes
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
 from . import _c
-from ._library import Owner, PathLike, call, check, kept, lib, path_of, text_of
+from ._library import Owner, PathLike, address_of, call, kept, lib, path_of, text_of
 from ._tensor import Tensor
 from ._types import DeviceLike, device_of
 from .functional import handle_of
@@ -12,6 +12,8 @@ INTEGERS = {_c.TARN_GGUF_U8, _c.TARN_GGUF_I8, _c.TARN_GGUF_U16, _c.TARN_GGUF_I16
             _c.TARN_GGUF_U64, _c.TARN_GGUF_I64}
 REALS = {_c.TARN_GGUF_F32, _c.TARN_GGUF_F64}
 INT64 = (-2**63, 2**63 - 1)
+
+_string, _string_at = address_of("tarn_gguf_string"), address_of("tarn_gguf_string_at")
 
 Value = Union[int, float, bool, str, List[Any]]
 
@@ -104,8 +106,8 @@ class GGUF(_File):
     def _scalar(self, key: bytes, kind: int) -> Value:
         if kind == _c.TARN_GGUF_STRING:
             length = ctypes.c_size_t()
-            address = self._call("string", key, ctypes.byref(length))
-            return bytes(address).decode(errors="replace")
+            address = call(_string, self._owner.handle, key, ctypes.byref(length))
+            return text_of(address, length.value).decode(errors="replace")
         if kind == _c.TARN_GGUF_BOOL:
             truth = ctypes.c_bool()
             self._call("bool", key, ctypes.byref(truth))
@@ -131,15 +133,8 @@ class GGUF(_File):
 
     def _string_at(self, key: bytes, index: int) -> str:
         length = ctypes.c_size_t()
-        function = _string_at_address
-        address = function(self._owner.handle, key, index, ctypes.byref(length))
-        check()
+        address = call(_string_at, self._owner.handle, key, index, ctypes.byref(length))
         return text_of(address, length.value).decode(errors="replace")
-
-
-# Not terminated by 0, so that ctypes must not read it as a string.
-_string_at_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64,
-                                      ctypes.POINTER(ctypes.c_size_t))(("tarn_gguf_string_at", lib))
 
 
 def load_file(path: PathLike, device: Optional[DeviceLike] = None) -> Dict[str, Tensor]:

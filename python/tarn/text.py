@@ -4,9 +4,11 @@ import json
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _c
-from ._library import Owner, PathLike, call, check, lib, options, path_of, text_of
+from ._library import Owner, PathLike, address_of, call, check, lib, options, path_of, text_of
 
 Message = Mapping[str, Any]
+
+_stream_push, _stream_end = address_of("tarn_text_stream_push"), address_of("tarn_text_stream_end")
 
 
 def int32_array(ids: Any) -> Any:
@@ -83,8 +85,8 @@ class Tokenizer:
                        self._owner)
         length = ctypes.c_size_t()
         for token in ids:
-            yield call(lib.tarn_text_stream_push, stream.handle, token, ctypes.byref(length)).decode()
-        yield call(lib.tarn_text_stream_end, stream.handle, ctypes.byref(length)).decode()
+            yield text_of(call(_stream_push, stream.handle, token, ctypes.byref(length)), length.value).decode()
+        yield text_of(call(_stream_end, stream.handle, ctypes.byref(length)), length.value).decode()
 
     def apply_chat_template(self, messages: Sequence[Message], add_generation_prompt: bool = True,
                             tools: Optional[Sequence[Mapping[str, Any]]] = None,

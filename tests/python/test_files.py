@@ -49,10 +49,10 @@ class Files(Case):
         writer.add_uint64("a.large", 2**63 - 1)
         writer.add_float32("a.real", 0.5)
         writer.add_bool("a.truth", True)
-        writer.add_string("a.text", "naïve \N{GRINNING FACE}")
+        writer.add_string("a.text", "naïve \0 \N{GRINNING FACE}")
         writer.add_array("a.numbers", [1, -2, 3])
         writer.add_array("a.reals", [0.5, 1.5])
-        writer.add_array("a.words", ["one", "zwei", ""])
+        writer.add_array("a.words", ["one", "zwei", "", "a\0b"])
         plain = self.values(3, 64, dtype=torch.float32).numpy()
         packed = gguf.quants.quantize(plain, gguf.GGMLQuantizationType.Q8_0)
         writer.add_tensor("plain", plain)
@@ -66,7 +66,7 @@ class Files(Case):
             tensors = dict(file)
             self.assertEqual(file.dtype_name("packed"), "Q8_0")
         wanted = {"a.count": 7, "a.large": 2**63 - 1, "a.real": 0.5, "a.truth": True, "a.numbers": [1, -2, 3],
-                  "a.text": "naïve \N{GRINNING FACE}", "a.reals": [0.5, 1.5], "a.words": ["one", "zwei", ""]}
+                  "a.text": "naïve \0 \N{GRINNING FACE}", "a.reals": [0.5, 1.5], "a.words": ["one", "zwei", "", "a\0b"]}
         self.assertEqual({key: found.get(key) for key in wanted}, wanted)
         self.assertEqual(tensors["plain"].tolist(), plain.tolist())
         self.assertEqual(tensors["packed"].dtype, tarn.DType.Q8_0)

@@ -319,6 +319,9 @@ class Tokenizers(Case):
         self.assertEqual(tokenizer.encode(b"\xc3"), [0xc3])
         self.assertEqual(tokenizer.decode_bytes([0xc3]), b"\xc3")
         self.assertEqual(tokenizer.decode([0xc3]), "\ufffd")
+        text = "a\0é\0"
+        self.assertEqual(tokenizer.decode(tokenizer.encode(text)), text)
+        self.assertEqual("".join(tokenizer.decode_stream(tokenizer.encode(text))), text)
         with self.assertRaises(UnicodeDecodeError):
             tokenizer.decode([0xc3], errors="strict")
 
