@@ -15,6 +15,7 @@ import transformers
 import compare
 import gguf_files
 import llama
+import support
 import tarn
 from gpt2 import generate, open_in_tarn
 
@@ -248,8 +249,7 @@ DRAW = {"gpt2": draw_gpt2, "llama": draw_llama, "mistral": draw_mistral, "qwen2"
 
 
 def logits_of(model, tokens):
-    with tarn.scope():
-        return tarn.read(tarn.call("forward", model, tarn.tensor(tokens)))
+    return support.read(model(support.tensor(tokens)))
 
 
 def same_logits(label, ours, theirs):
@@ -372,11 +372,7 @@ def compare_models(network, model, config, tokens, targets, rng):
 
 
 def opened(path, tokens):
-    model = open_in_tarn(path, "f32")
-    try:
-        return logits_of(model, tokens)
-    finally:
-        tarn.call("module_free", model)
+    return logits_of(open_in_tarn(path, "f32"), tokens)
 
 
 def check(family, rng, folder):
@@ -384,11 +380,8 @@ def check(family, rng, folder):
     there, back, file, again = (os.path.join(folder, name) for name in ("there", "back", "there.gguf", "again"))
     network.save_pretrained(there)
     model = open_in_tarn(there, "f32")
-    try:
-        verdicts = compare_models(network, model, config, tokens, targets, rng)
-        tarn.call("model_write", model, back.encode())
-    finally:
-        tarn.call("module_free", model)
+    verdicts = compare_models(network, model, config, tokens, targets, rng)
+    model.write(back)
     with torch.no_grad():
         truth = network(tokens).logits
         other, nothing_lost = llama.opened_by_transformers(back)
@@ -437,15 +430,11 @@ def check_quantized(family, kind, rng, folder):
         bar = 2 * (with_rounded_inputs(network)(tokens).logits - truth).abs().max().item()
     verdicts = [nothing_lost, same_logits(f"{kind}, dequantized", opened(plain, tokens), truth)]
     model = open_in_tarn(file, "f32")
-    try:
-        gap = (logits_of(model, tokens) - truth).abs().max().item()
-        verdicts.append(compare.Verdict(gap <= bar, text=f"{kind}: logits are {gap:.3g} apart, {bar:.3g} allowed, of "
-                                        f"{truth.abs().max().item():.3g}"))
-        prompt = tokens[0, :rng.randint(1, config.max_position_embeddings - TOKENS)].tolist()
-        verdicts.append(same_text(network, model, prompt, bar)[2])
-    finally:
-        tarn.call("module_free", model)
-    return verdicts
+    gap = (logits_of(model, tokens) - truth).abs().max().item()
+    verdicts.append(compare.Verdict(gap <= bar, text=f"{kind}: logits are {gap:.3g} apart, {bar:.3g} allowed, of "
+                                    f"{truth.abs().max().item():.3g}"))
+    prompt = tokens[0, :rng.randint(1, config.max_position_embeddings - TOKENS)].tolist()
+    return verdicts + [same_text(network, model, prompt, bar)[2]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -453,7 +442,7 @@ def check_quantized(family, kind, rng, folder):
 
 def checks_of(family, rng):
     """(title, check). CI has less time on devices."""
-    is_quick = os.environ.get("TARN_TEST_QUICK") and tarn.device_name() != "cpu"
+    is_quick = os.environ.get("TARN_TEST_QUICK") and support.device_name() != "cpu"
     yield from ((str(number), check) for number in range(1 if is_quick else CONFIGS))
     kinds = rng.sample(TYPES, len(TYPES) if os.environ.get("TARN_TEST_LONG") else 1)
     yield from ((kind, lambda *given, kind=kind: check_quantized(given[0], kind, *given[1:])) for kind in kinds)

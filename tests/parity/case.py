@@ -7,6 +7,7 @@ from typing import Callable, Optional
 import torch
 
 import compare
+import support
 import tarn
 
 FLOATS = ["f32", "bf16", "f16", "f64"]
@@ -61,7 +62,7 @@ class Case:
 
 
 def _junk(shape, dtype):
-    return torch.full(shape, JUNK.get(tarn.NAME[dtype], float("nan")), dtype=dtype)
+    return torch.full(shape, JUNK.get(support.NAME[dtype], float("nan")), dtype=dtype)
 
 
 def _rows(values, rng):
@@ -69,7 +70,7 @@ def _rows(values, rng):
     base = _junk([n + b + 2 for n, b in zip(values.shape, begin)], values.dtype)
     end = [b + n for b, n in zip(begin, values.shape)]
     base[tuple(slice(b, e) for b, e in zip(begin, end))] = values
-    return tarn.call("shrink", tarn.tensor(base), tarn.Shape(begin), tarn.Shape(end))
+    return support.tensor(base)[tuple(slice(b, e) for b, e in zip(begin, end))]
 
 
 def _order(rank, rng):
@@ -82,12 +83,12 @@ def _order(rank, rng):
 def _permuted(values, rng):
     order = _order(values.ndim, rng)
     inverse = [order.index(i) for i in range(values.ndim)]
-    return tarn.call("permute", tarn.tensor(values.permute(inverse)), tarn.Axes(order))
+    return support.tensor(values.permute(inverse)).permute(*order)
 
 
 def _channels_last(values, rng):
     """Images [N, C, H, W] that lie in memory as [N, H, W, C]."""
-    return tarn.call("permute", tarn.tensor(values.permute(0, 2, 3, 1)), tarn.Axes((0, 3, 1, 2)))
+    return support.tensor(values.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 def _general(values, rng):
@@ -100,8 +101,8 @@ def _general(values, rng):
     steps[-1] = max(steps[-1], 2)
     base = _junk([n * s for n, s in zip(inner.shape, steps)], values.dtype)
     base[tuple(slice(None, None, s) for s in steps)] = inner.flip(flips)
-    strided = tarn.call("stride", tarn.tensor(base), tarn.Shape(steps))
-    return tarn.call("permute", tarn.call("flip", strided, tarn.Axes(flips)), tarn.Axes(order))
+    strided = support.tensor(base)[tuple(slice(None, None, s) for s in steps)]
+    return strided.flip(flips).permute(*order)
 
 
 def _repeated(values, rng):
@@ -114,7 +115,7 @@ def _repeated(values, rng):
 
 
 def _zero(values, shape):
-    return tarn.call("expand", tarn.tensor(values), tarn.Shape(shape))
+    return support.tensor(values).expand(*shape)
 
 
 def place(values, layout, rng):
@@ -123,7 +124,7 @@ def place(values, layout, rng):
         few = _repeated(values, rng)
         return _zero(few, values.shape), few.expand(values.shape).contiguous()
     if values.ndim == 0 or layout in ("dense", "zero"):
-        return tarn.tensor(values), values
+        return support.tensor(values), values
     return {"rows": _rows, "permuted": _permuted, "general": _general,
             "channels last": _channels_last}[layout](values, rng), values
 
@@ -151,7 +152,7 @@ def upstream_for(values, dtype, kind, generator):
         special = torch.tensor([0.0, float("inf"), -float("inf"), float("nan"), 1e30, 1e-30], dtype=torch.float64)
         flat[::3] = special[torch.arange(flat[::3].numel()) % 6]
         made = flat.reshape(values.shape)
-    return made.to(tarn.TORCH[dtype])
+    return made.to(support.TORCH[dtype])
 
 
 def in_torch(function, inputs, wanted, upstreams):
@@ -171,34 +172,32 @@ def run(case, seed, differentiable):
     """Runs a case; returns a list of verdicts."""
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
-    with tarn.scope():
-        handles, values = [], []
-        with tarn.no_grad():
-            for entry in case.inputs:
-                if entry.values is None:
-                    handle, seen = None, None
-                elif entry.constant:
-                    handle, seen = tarn.call("scalar", float(entry.values)), entry.values
-                else:
-                    handle, seen = place(entry.values, entry.layout, rng)
-                handles.append(handle)
-                values.append(seen)
-        if case.refused:
-            return [_refusal(case, handles)]
-        wanted = [differentiable and _needs_gradient(case, e) for e in case.inputs]
-        for handle, want in zip(handles, wanted):
-            if want:
-                tarn.call("requires_grad", handle, True)
-        made = tarn.apply(case.op, handles, case.attributes, case.outputs)
-        got = [tarn.read(y) if y else None for y in made]
-        draw = lambda outputs: [
-            case.given if case.given is not None else upstream_for(y, tarn.NAME[g.dtype], case.upstream, generator)
-            if g.is_floating_point() else None for y, g in zip(outputs, got)]
-        if case.check:
-            upstreams = draw(got)
+    inputs, values = [], []
+    for entry in case.inputs:
+        if entry.values is None:
+            x, seen = None, None
+        elif entry.constant:
+            x, seen = support.made("scalar", float(entry.values)), entry.values
         else:
-            expected, upstreams, expected_gradients = in_torch(case.reference, values, wanted, draw)
-        gradients = _gradients(case, made, handles, wanted, upstreams, rng)
+            x, seen = place(entry.values, entry.layout, rng)
+        inputs.append(x)
+        values.append(seen)
+    if case.refused:
+        return [_refusal(case, inputs)]
+    wanted = [differentiable and _needs_gradient(case, e) for e in case.inputs]
+    for x, want in zip(inputs, wanted):
+        if want:
+            x.requires_grad_()
+    made = support.apply(case.op, inputs, case.attributes, case.outputs)
+    got = [None if y is None else support.read(y) for y in made]
+    draw = lambda outputs: [
+        case.given if case.given is not None else upstream_for(y, support.NAME[g.dtype], case.upstream, generator)
+        if g.is_floating_point() else None for y, g in zip(outputs, got)]
+    if case.check:
+        upstreams = draw(got)
+    else:
+        expected, upstreams, expected_gradients = in_torch(case.reference, values, wanted, draw)
+    gradients = _gradients(case, made, inputs, wanted, upstreams, rng)
     if case.check:
         return case.check(values, got, upstreams, gradients)
     unknown = [None] * len(upstreams), [None] * len(values)
@@ -218,26 +217,24 @@ def run(case, seed, differentiable):
     return verdicts
 
 
-def _refusal(case, handles):
+def _refusal(case, inputs):
     try:
-        tarn.apply(case.op, handles, case.attributes, case.outputs)
+        support.apply(case.op, inputs, case.attributes, case.outputs)
     except tarn.Error as error:
         good = error.code == "dtype"
         return compare.Verdict(good, text="" if good else f"refused as {error.code}, not as dtype: {error}")
     return compare.Verdict(False, text="tarn takes a dtype that the table does not list: add it there")
 
 
-def _gradients(case, made, handles, wanted, upstreams, rng):
+def _gradients(case, made, inputs, wanted, upstreams, rng):
     if not any(wanted):
-        return [None] * len(handles)
-    walked = [(y, g) for y, g in zip(made, upstreams) if y and g is not None]
+        return [None] * len(inputs)
+    walked = [(y, g) for y, g in zip(made, upstreams) if y is not None and g is not None]
     for i, (y, g) in enumerate(walked):
-        with tarn.no_grad():
-            # would change the values torch has had
-            layout = case.upstream_layout if case.upstream_layout != "zero" else "dense"
-            upstream = place(g, layout, rng)[0]
-        tarn.backward(y, upstream, retain=i + 1 < len(walked))
-    return [tarn.gradient(h) if w else None for h, w in zip(handles, wanted)]
+        # zero strides would change the values torch has had
+        layout = case.upstream_layout if case.upstream_layout != "zero" else "dense"
+        y.backward(place(g, layout, rng)[0], retain_graph=i + 1 < len(walked))
+    return [support.gradient(x) if w else None for x, w in zip(inputs, wanted)]
 
 
 # ---- how large the terms of a sum are: the root of the sum of their squares, for outputs and gradients; None where it
@@ -278,11 +275,11 @@ def _judge(case, kind, got, expected, size, factor, label):
         return compare.Verdict(False, text=f"{label}: tarn makes none")
     if not expected.is_floating_point() or kind == "exact":
         if expected.is_floating_point():
-            expected = expected.to(tarn.TORCH[dtype])
+            expected = expected.to(support.TORCH[dtype])
         return compare.exact(got, expected, label)
-    if not is_gradient and got.dtype != tarn.TORCH[dtype]:
-        return compare.Verdict(False, text=f"{label}: tarn's dtype is {tarn.NAME[got.dtype]}, expected {dtype}")
+    if not is_gradient and got.dtype != support.TORCH[dtype]:
+        return compare.Verdict(False, text=f"{label}: tarn's dtype is {support.NAME[got.dtype]}, expected {dtype}")
     if kind == "sum":
-        rounded = is_gradient or (case.rounds_inside and tarn.device().backend != 0)
+        rounded = is_gradient or (case.rounds_inside and support.device().type != "cpu")
         return compare.summed(got, expected, dtype, size, case.terms, label, rounded_terms=rounded)
     return compare.elementwise(got, expected, dtype, label, case.bars or compare.ULPS, size, factor)

@@ -17,8 +17,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import gguf_files
 import jinja
+import support
 import tarn
 import text
+from tarn import _c
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
@@ -206,27 +208,24 @@ def conversation(rng, in_turns, has_system, plain):
     return [{"role": role, "content": content(role)} for role in roles]
 
 
-class Message(c.Structure):
-    _fields_ = [("role", c.c_char_p), ("content", c.c_char_p)]
-
-
 def given(messages):
-    return (Message * len(messages))(*(Message(m["role"].encode(), m["content"].encode()) for m in messages))
+    """Messages as C structs: the functions that take these are compared here, the package's, by JSON, below."""
+    return support.array(_c.tarn_chat_message, [(m["role"].encode(), m["content"].encode()) for m in messages])
 
 
 def rendered(ours, messages, prompt):
     length = c.c_size_t()
-    result = tarn.call("chat_render", ours.handle, given(messages), len(messages), prompt, c.byref(length))
+    result = support.call("chat_render", ours, given(messages), len(messages), prompt, c.byref(length))
     data = c.string_at(result, length.value).decode()
-    tarn.call("tokenizer_release", result)
+    support.call("tokenizer_release", result)
     return data
 
 
 def encoded(ours, messages, prompt):
     count = c.c_int64()
-    result = tarn.call("chat_encode", ours.handle, given(messages), len(messages), prompt, c.byref(count))
-    ids = list((c.c_int32 * count.value).from_address(result))
-    tarn.call("tokenizer_release", result)
+    result = support.call("chat_encode", ours, given(messages), len(messages), prompt, c.byref(count))
+    ids = result[:count.value]
+    support.call("tokenizer_release", c.cast(result, c.c_void_p))
     return ids
 
 
@@ -254,8 +253,8 @@ def tokenizer_in(folder, rng, template):
 def check(name, folder, rng):
     template, _, in_turns, has_system = TEMPLATES[name]
     ours, theirs = tokenizer_in(folder, rng, template)
-    if tarn.call("chat_name", ours.handle) != b"model":
-        return f"is named {tarn.call('chat_name', ours.handle)}"
+    if ours.chat_template_name != "model":
+        return f"is named {ours.chat_template_name}"
     for i in range(60):
         plain, prompt = i % 2 == 0, rng.random() < 0.5
         messages = conversation(rng, in_turns, has_system, plain)
@@ -268,7 +267,7 @@ def check(name, folder, rng):
         if plain and encoded(ours, messages, prompt) != theirs(expected, add_special_tokens=False)["input_ids"]:
             ids = theirs(expected, add_special_tokens=False)['input_ids']
             return f"{messages}: {encoded(ours, messages, prompt)} here, {ids} there"
-        if ours.decode(encoded(ours, messages, prompt)).decode() != mine:
+        if ours.decode(encoded(ours, messages, prompt), "strict") != mine:
             return f"{messages}: the ids are of another text"
     return check_saved(ours, folder, rng, in_turns, has_system)
 
@@ -298,32 +297,12 @@ GENERATION = ("{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant'
 DAY = datetime.datetime(2024, 7, 26)
 
 
-def json_options(**options):
-    return tarn.ChatOptions(**{
-        name: value if name == "add_generation_prompt" else json.dumps(value).encode()
-        for name, value in options.items() if value is not None})
-
-
 def rendered_json(ours, messages, **options):
-    length, data, given_options = c.c_size_t(), json.dumps(messages).encode(), json_options(**options)
-    result = tarn.call("chat_render_json_sized", ours.handle, data, len(data), c.byref(given_options),
-                       c.sizeof(given_options), c.byref(length))
-    output = c.string_at(result, length.value).decode()
-    tarn.call("tokenizer_release", result)
-    return output
+    return ours.render_chat(messages, **{"add_generation_prompt": False, **options})
 
 
-def encoded_json(ours, messages, masked=False, **options):
-    """(ids, mask or None)."""
-    count, mask, data = c.c_int64(), tarn.POINTER(), json.dumps(messages).encode()
-    given_options = json_options(**options)
-    result = tarn.call("chat_encode_json_sized", ours.handle, data, len(data), c.byref(given_options),
-                       c.sizeof(given_options), c.byref(mask) if masked else None, c.byref(count))
-    ids = list((c.c_int32 * count.value).from_address(result))
-    flags = list((c.c_uint8 * count.value).from_address(mask.value)) if masked else None
-    tarn.call("tokenizer_release", result)
-    tarn.call("tokenizer_release", mask)
-    return ids, flags
+def encoded_json(ours, messages, **options):
+    return ours.apply_chat_template(messages, **{"add_generation_prompt": False, **options})
 
 
 def with_date(template, now):
@@ -388,7 +367,7 @@ def json_problem(ours, theirs, special, rng):
     clean_options = {name: without(value, special) for name, value in options.items()}
     theirs_options = {name: without(value, special) for name, value in theirs_options.items()}
     expected, error = outcome(lambda: theirs.apply_chat_template(clean, return_dict=False, **theirs_options))
-    mine, my_error = outcome(lambda: encoded_json(ours, clean, **clean_options)[0])
+    mine, my_error = outcome(lambda: encoded_json(ours, clean, **clean_options))
     if expected != mine:
         return f"{clean} {clean_options}: {mine} {my_error} here, {expected} {error} there"
     return safety_problem(ours, theirs, special, messages, options)
@@ -401,7 +380,7 @@ def safety_problem(ours, theirs, special, messages, options):
         if isinstance(message.get("content"), str):
             message["content"] = "word"
     tokens = {theirs.convert_tokens_to_ids(token) for token in special}
-    count = lambda talk: sum(number in tokens for number in encoded_json(ours, talk, **options)[0])
+    count = lambda talk: sum(number in tokens for number in encoded_json(ours, talk, **options))
     hostile = json.loads(json.dumps(plain))
     for message in hostile:
         if isinstance(message.get("content"), str):
@@ -448,7 +427,7 @@ def mask_problem(ours, theirs, special, template, rng):
     with_date(template, DAY)
     expected, error = outcome(lambda: theirs.apply_chat_template(messages, tools=tools, return_dict=True,
                                                                  return_assistant_tokens_mask=True))
-    mine, my_error = outcome(lambda: encoded_json(ours, messages, True, tools=tools))
+    mine, my_error = outcome(lambda: ours.apply_chat_template_with_mask(messages, tools=tools))
     if mine is None:
         refused = error or "prints nothing of message" in my_error or "nothing of message" in my_error
         return "" if refused else f"{messages}: {my_error}"
@@ -457,8 +436,8 @@ def mask_problem(ours, theirs, special, template, rng):
         return f"{messages}: {ids} here, {expected and expected['input_ids']} {error} there"
     if "generation" in template and re.search(r"{%-?\s*generation\s*-?%}", template):
         return "" if flags == expected["assistant_masks"] else f"{messages}: {flags}, not {expected['assistant_masks']}"
-    counted = ours.decode([x for x, flag in zip(ids, flags) if flag]).decode(errors="replace")
-    given_text = ours.decode([x for x, flag in zip(ids, flags) if not flag]).decode(errors="replace")
+    counted = ours.decode([x for x, flag in zip(ids, flags) if flag])
+    given_text = ours.decode([x for x, flag in zip(ids, flags) if not flag])
     for word in re.findall(r"ans\d[bc]|thought\d", given_text):
         return f"{messages}: {word} is not in the loss: {given_text!r}"
     for word in re.findall(r"ask\da|res\dr|sys0", counted):
@@ -558,7 +537,7 @@ def check_named(folder, rng):
         expected = opened.apply_chat_template(TALK, tokenize=False, chat_template=name)
         for path in (place, file, back):
             ours = text.opened(path)
-            tarn.call("tokenizer_set_chat", ours.handle, name.encode())
+            ours.set_chat_template(name)
             if rendered(ours, TALK, False) != expected:
                 return f"{name} of {path}: {rendered(ours, TALK, False)!r}, not {expected!r}"
     return ""

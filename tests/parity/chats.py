@@ -11,8 +11,10 @@ import tempfile
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import chat
+import support
 import tarn
 import text
+from tarn import _c
 
 CONTEXT, UNCOUNTED = 3000, -100
 ANSWERS = {
@@ -48,14 +50,13 @@ def conversation(rng, in_turns, has_system):
 
 def documents(ours, path, template=None, **options):
     """The (ids, marks) of all documents in the rows of an epoch; a document without loss is what fills a row."""
-    given = tarn.ChatDatasetOptions(path=path.encode(), tokenizer=ours.handle, template_name=template and
-                                    template.encode(), context=CONTEXT, **options)
-    handle, counts, found = tarn.call("chat_dataset_open_sized", c.byref(given),
-                                      c.sizeof(given)), tarn.ChatDatasetCounts(), []
-    tarn.call("chat_dataset_counts_of", handle, c.byref(counts))
+    given = support.options("chat_dataset", path=path.encode(), tokenizer=ours._handle, context=CONTEXT,
+                            template_name=template and template.encode(), **options)
+    handle, counts, found = support.call("chat_dataset_open_sized", *given), _c.tarn_chat_dataset_counts(), []
+    support.call("chat_dataset_counts_of", handle, c.byref(counts))
     for row in range(counts.rows[0]):
         arrays = [(c.c_int32 * CONTEXT)() for _ in range(4)]
-        tarn.call("chat_dataset_batch", handle, 0, row, 1, c.byref(tarn.ChatDatasetRows(*arrays)))
+        support.call("chat_dataset_batch", handle, 0, row, 1, c.byref(_c.tarn_chat_dataset_rows(*arrays)))
         ids, targets, positions, starts = map(list, arrays)
         for begin in sorted(set(starts)):
             end = begin + starts.count(begin)
@@ -66,7 +67,7 @@ def documents(ours, path, template=None, **options):
                 if wanted[-1] is not None or any(x is not None and x != y for x, y in zip(wanted, ids[begin + 1:end])):
                     raise ValueError(f"the targets {wanted} are not what follows {ids[begin:end]}")
                 found.append((ids[begin:end], [False] + [x is not None for x in wanted[:-1]]))
-    tarn.call("chat_dataset_close", handle)
+    support.call("chat_dataset_close", handle)
     return found, counts
 
 
@@ -157,14 +158,13 @@ def check_named(folder, rng):
         with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as file:
             json.dump({"bos_token": "<s>", "eos_token": "</s>"}, file)
         ours, saved = text.opened(folder), os.path.join(folder, name)
-        tarn.call("tokenizer_set_chat", ours.handle, name.encode())
+        ours.set_chat_template(name)
         ours.save(saved)
         theirs, (_, _, in_turns, has_system) = AutoTokenizer.from_pretrained(saved), templates()[like]
         for _ in range(40):
             messages, prompt = conversation(rng, in_turns, has_system), rng.random() < 0.5
             rendered = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
-            if chat.rendered(ours, messages, prompt) != rendered or tarn.call("chat_name",
-                                                                              ours.handle).decode() != name:
+            if chat.rendered(ours, messages, prompt) != rendered or ours.chat_template_name != name:
                 return f"{name}: {messages}: {chat.rendered(ours, messages, prompt)!r} here, {rendered!r} there"
     return ""
 

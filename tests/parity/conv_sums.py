@@ -4,6 +4,7 @@ off, or twice as far as PyTorch's f32 on the same device is."""
 import torch
 
 import compare
+import support
 import tarn
 
 SHAPES = [(8, 32, 32, 16, 16), (5, 17, 40, 12, 101), (5, 16, 16, 40, 64),
@@ -28,20 +29,16 @@ def theirs(x, weight, g, dtype, device, last):
 
 
 def ours(x, weight, g, last):
-    with tarn.scope():
-        given = tarn.call("permute", tarn.tensor(x.permute(0, 2, 3, 1)), tarn.Axes(
-            (0, 3, 1, 2))) if last else tarn.tensor(x)
-        leaf = [given, tarn.tensor(weight)]
-        for handle in leaf:
-            tarn.call("requires_grad", handle, True)
-        y, = tarn.apply("conv2d", [*leaf, None], {"padding": (1, 1)}, 1)
-        tarn.backward(y, tarn.tensor(g))
-        return [tarn.read(y)] + [tarn.gradient(handle) for handle in leaf]
+    given = support.tensor(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if last else support.tensor(x)
+    leaves = [given.requires_grad_(), support.tensor(weight).requires_grad_()]
+    y = tarn.functional.conv2d(*leaves, padding=1)
+    y.backward(support.tensor(g))
+    return [support.read(y)] + [support.gradient(leaf) for leaf in leaves]
 
 
 def run(seed):
     torch.manual_seed(seed)
-    device = "cuda" if tarn.device_name().startswith("cuda") else "cpu"
+    device = "cuda" if support.device_name().startswith("cuda") else "cpu"
     torch.backends.cudnn.allow_tf32 = False
     for images, inside, outside, rows, columns in SHAPES:
         x, weight = torch.randn(images, inside, rows, columns), torch.randn(outside, inside, 3, 3) * 0.05

@@ -4,12 +4,12 @@ cuda).
 
 f32: no further from torch's f64 curve than twice torch's f32 is, plus 1e-5. bf16, with f32 master weights: within 1e-2
 of torch's f32 curve."""
-import ctypes as c
 import random
 
 import torch
 
 import compare
+import support
 import tarn
 import torch_gpt2
 import training
@@ -67,30 +67,21 @@ def in_torch(weights, batches, dtype):
 
 
 def tarn_model(weights, dtype):
-    config = tarn.Gpt2Config(vocab_size=VOCAB, context=CONTEXT, layers=LAYERS, heads=HEADS, hidden_size=WIDTH,
-                             dtype=tarn.DTYPES.index(dtype))
-    model = tarn.call("model_gpt2_sized", c.byref(config), c.sizeof(config), tarn.device(), 1)
-    handles = {tarn.call("module_parameter_name", model, i).decode(): tarn.call("module_parameter", model, i)
-               for i in range(tarn.call("module_parameter_count", model))}
-    assert set(handles) == set(weights), sorted(set(handles) ^ set(weights))
-    for name, values in weights.items():
-        tarn.write(handles[name], values.to(tarn.TORCH[dtype]))
-    tarn.call("module_train", model, True)
-    return model, handles
+    model = tarn.Model.create("gpt2", vocab_size=VOCAB, context=CONTEXT, layers=LAYERS, heads=HEADS, hidden_size=WIDTH,
+                              dtype=dtype, device=support.device(), seed=1)
+    model.load_state_dict({name: values.to(support.TORCH[dtype]) for name, values in weights.items()})
+    return model.train()
 
 
 def in_tarn(weights, batches, dtype):
-    model, handles = tarn_model(weights, dtype)
+    model = tarn_model(weights, dtype)
     optimizer, losses, gradients = training.tarn_optimizer(RECIPE, model), [], None
     for tokens, targets in batches:
-        with tarn.scope():
-            loss = tarn.call("gpt2_loss", model, tarn.tensor(tokens), tarn.tensor(targets))
-            losses.append(tarn.read(loss).item())
-            tarn.backward(loss, None)
-            gradients = gradients or {name: tarn.gradient(p) for name, p in handles.items()}
-            training.tarn_step(RECIPE, optimizer)
-    tarn.call("optimizer_free", optimizer)
-    tarn.call("module_free", model)
+        loss = model.loss(support.tensor(tokens), support.tensor(targets))
+        losses.append(loss.item())
+        loss.backward()
+        gradients = gradients or {name: support.gradient(p) for name, p in model.named_parameters()}
+        training.tarn_step(RECIPE, optimizer)
     return losses, gradients
 
 

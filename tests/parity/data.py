@@ -10,7 +10,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 import compare
+import support
 import tarn
+from tarn import _c
 
 NUMPY = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "i32": np.int32, "i64": np.int64, "u8": np.uint8,
@@ -21,45 +23,32 @@ REFUSED = [
     np.dtype([("a", "f4"), ("b", "i4")])]
 
 
-class Array(c.Structure):
-    _fields_ = [("data", c.c_void_p), ("shape", tarn.Shape), ("dtype", c.c_int)]
-
-
-class Field(c.Structure):
-    _fields_ = [("name", c.c_char_p), ("dtype", c.c_int), ("shape", tarn.Shape)]
-
-
-class CsvOptions(c.Structure):
-    _fields_ = [("header", c.c_int), ("delimiter", c.c_char), ("label", c.c_char_p), ("label_is_real", c.c_bool),
-                ("dtype", c.c_int)]
-
-
 def load_npy(path):
-    array = Array()
-    tarn.call("npy_load", path.encode(), c.byref(array))
-    dtype = NUMPY[tarn.DTYPES[array.dtype]]
+    array = _c.tarn_array()
+    support.call("npy_load", path, c.byref(array))
+    dtype = NUMPY[support.DTYPES[array.dtype]]
     shape = tuple(array.shape.size[:array.shape.rank])
     count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     values = np.frombuffer(c.string_at(array.data, count), dtype).reshape(shape)
-    tarn.call("array_free", c.byref(array))
+    support.call("array_free", c.byref(array))
     return values
 
 
 def read_all(dataset):
     """The fields of a dataset as arrays [N, ...]; frees it."""
     fields = []
-    for k in range(tarn.call("dataset_field_count", dataset)):
-        field = Field()
-        tarn.call("dataset_field", dataset, k, c.byref(field))
-        fields.append((NUMPY[tarn.DTYPES[field.dtype]], tuple(field.shape.size[:field.shape.rank])))
-    count = tarn.call("dataset_count", dataset)
+    for k in range(support.call("dataset_field_count", dataset)):
+        field = _c.tarn_field()
+        support.call("dataset_field", dataset, k, c.byref(field))
+        fields.append((NUMPY[support.DTYPES[field.dtype]], tuple(field.shape.size[:field.shape.rank])))
+    count = support.call("dataset_count", dataset)
     arrays = [np.empty((count,) + shape, dtype) for dtype, shape in fields]
     for i in range(count):
         rows = [np.empty(shape, dtype) for dtype, shape in fields]
-        tarn.call("dataset_read", dataset, i, (c.c_void_p * len(rows))(*(row.ctypes.data for row in rows)))
+        support.call("dataset_read", dataset, i, support.array(c.c_void_p, [row.ctypes.data for row in rows]))
         for array, row in zip(arrays, rows):
             array[i] = row
-    tarn.call("dataset_free", dataset)
+    support.call("dataset_free", dataset)
     return arrays
 
 
@@ -120,8 +109,8 @@ def check_csv(rng, folder):
                             lineterminator=["\n", "\r\n"][int(rng.integers(2))])
         writer.writerows(([header] if has_header else []) + table)
     wanted = header[label] if has_header else str(label - columns * int(rng.integers(2)))
-    options = CsvOptions(0, delimiter.encode(), wanted.encode(), False, tarn.DTYPES.index(name))
-    x, y = read_all(tarn.call("dataset_csv_sized", path.encode(), c.byref(options), c.sizeof(options)))
+    x, y = read_all(support.call("dataset_csv_sized", path, *support.options(
+        "csv", delimiter=delimiter.encode(), label=wanted.encode(), dtype=support.DTYPES.index(name))))
     expected = np.array([[NUMPY[name](t) for k, t in enumerate(row) if k != label] for row in table], NUMPY[name])
     verdict = same(x, expected.reshape(rows, columns - 1))
     return verdict if not verdict.good else same(y, np.array([int(row[label]) for row in table], np.int64))
@@ -138,7 +127,7 @@ def check_idx(rng, folder):
         with (gzip.open if rng.integers(2) else open)(path, "wb") as file:
             file.write(struct.pack(f">BBBB{array.ndim}I", 0, 0, kind, array.ndim, *array.shape))
             file.write(array.astype(array.dtype.newbyteorder(">")).tobytes())
-    x, y = read_all(tarn.call("dataset_idx", images.encode(), labels.encode()))
+    x, y = read_all(support.call("dataset_idx", images, labels))
     expected = values.astype(wide) if wide != dtype else values
     verdict = same(x, expected.reshape(shape[0], 1, *shape[1:]) if len(shape) == 3 else expected)
     return verdict if not verdict.good else same(y, classes.astype(np.int64))

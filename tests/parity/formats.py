@@ -1,6 +1,5 @@
 """safetensors files in both directions against the safetensors package: every dtype bit for bit, the same bytes on
 disk, and the same verdict on files that were changed."""
-import ctypes
 import os
 import random
 import tempfile
@@ -9,6 +8,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+import support
 import tarn
 
 SHAPES = [(), (0,), (5,), (3, 0, 2), (2, 3), (4, 1, 3, 2), (1, 2, 1, 3, 1, 2, 1, 2)]
@@ -40,40 +40,28 @@ def names(rng, count):
 
 def sample(rng):
     """Tensors of every dtype and shape, and metadata."""
-    kinds = [(dtype, shape) for dtype in tarn.TORCH.values() for shape in SHAPES]
+    kinds = [(dtype, shape) for dtype in support.TORCH.values() for shape in SHAPES]
     tensors = {name: bits(shape, dtype, rng) for name, (dtype, shape) in zip(names(rng, len(kinds)), kinds)}
     return tensors, {key: f"value of {key}"
                      for key in names(rng, rng.randrange(2))}  # one key: the package's order of several is random
 
 
 def write_tarn(path, tensors, metadata):
-    with tarn.scope():
-        writer = tarn.call("safetensors_create", path.encode())
-        for name, values in tensors.items():
-            tarn.call("safetensors_add", writer, name.encode(), tarn.tensor(values))
-        for key, value in metadata.items():
-            tarn.call("safetensors_add_metadata", writer, key.encode(), value.encode())
-        tarn.call("safetensors_finish", writer)
+    tarn.save_file({name: support.tensor(values) for name, values in tensors.items()}, path, metadata)
 
 
 def read_tarn(path):
     """Everything in a file: {name: torch tensor}. An exception when tarn refuses the file."""
-    file = tarn.call("safetensors_open", path.encode())
-    try:
-        with tarn.scope():
-            found = [tarn.call("safetensors_name", file, i) for i in range(tarn.call("safetensors_count", file))]
-            return {
-                name.decode(): tarn.read(tarn.call("safetensors_read", file, name, tarn.device())) for name in found}
-    finally:
-        tarn.call("safetensors_close", file)
+    with tarn.Safetensors(path, support.device()) as file:
+        return {name: support.read(file[name]) for name in file}
 
 
 def read_metadata(path, keys):
-    file = tarn.call("safetensors_open", path.encode())
-    values = {key: tarn.call("safetensors_metadata", file, key.encode()) for key in keys}
-    assert tarn.call("safetensors_metadata_count", file) == len(keys)
-    tarn.call("safetensors_close", file)
-    return {key: value.decode() for key, value in values.items()}
+    """By key, and all that a file has: the same."""
+    with tarn.Safetensors(path) as file:
+        values = {key: support.call("safetensors_metadata", file, key.encode()).decode() for key in keys}
+        assert values == file.metadata
+        return values
 
 
 def differences(a, b):
@@ -110,15 +98,13 @@ def check_foreign(folder, rng):
     """Element types that tarn lacks are listed, and refused with their name."""
     path = os.path.join(folder, "foreign.safetensors")
     safetensors.torch.save_file({name: bits((4,), dtype, rng) for name, dtype in FOREIGN.items()}, path)
-    file = tarn.call("safetensors_open", path.encode())
-    wrong = [] if tarn.call("safetensors_count", file) == len(FOREIGN) else ["count"]
+    file = tarn.Safetensors(path, support.device())
+    wrong = [] if len(file) == len(FOREIGN) else ["count"]
     for name in FOREIGN:
         try:
-            tarn.call("safetensors_read", file, name.encode(), tarn.device())
-            wrong.append(name)
+            wrong.append(f"{name}: {file[name]}")
         except tarn.Error as error:
             wrong += [name] if error.code != "unsupported" or name not in str(error) else []
-    tarn.call("safetensors_close", file)
     return f"not refused: {wrong}" if wrong else ""
 
 

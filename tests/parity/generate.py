@@ -10,7 +10,9 @@ import transformers
 
 import compare
 import gpt2
+import support
 import tarn
+from tarn import _c
 
 DRAWS = 4000
 SETTINGS = 30
@@ -36,14 +38,12 @@ def draw_settings(rng, vocab):
 
 def draws(settings, logits, seen):
     """How often each token is chosen, in DRAWS draws."""
-    options = tarn.SamplerOptions(**settings)
-    sampler = tarn.call("sampler_new_sized", c.byref(options), c.sizeof(options))
+    sampler = support.call("sampler_new_sized", *support.options("sampler", **settings))
     try:
-        with tarn.scope():
-            tarn.call("sampler_accept", sampler, tarn.tensor(seen.expand(DRAWS, -1).contiguous()))
-            tokens = tarn.read(tarn.call("sampler_sample", sampler, tarn.tensor(logits.expand(DRAWS, -1).contiguous())))
+        support.call("sampler_accept", sampler, support.tensor(seen.expand(DRAWS, -1)))
+        tokens = support.read(support.made("sampler_sample", sampler, support.tensor(logits.expand(DRAWS, -1))))
     finally:
-        tarn.call("sampler_free", sampler)
+        support.call("sampler_free", sampler)
     return torch.bincount(tokens.flatten(), minlength=logits.shape[1])
 
 
@@ -68,36 +68,34 @@ def check_logprobs(rng):
     logits, tokens = torch.randn(rows, vocab, dtype=torch.float64), torch.randint(0, vocab, (rows, 1))
     theirs = torch.log_softmax(logits, 1)
     values, index = theirs.topk(top)
-    with tarn.scope():
-        ours = tarn.read(tarn.call("token_logprobs", tarn.tensor(logits), tarn.tensor(tokens), top))
+    ours = support.read(support.made("token_logprobs", support.tensor(logits), support.tensor(tokens), top))
     return [
         compare.summed(ours, torch.cat([theirs.gather(1, tokens), index.double(), values], 1), "f64", terms=vocab,
                        label="logprobs")]
 
 
 def write(model, prompt, **how):
-    options = tarn.GenerateOptions(**how)
+    """By the function that writes all of a text at once; other comparisons use the package's streams."""
     made = (c.c_int32 * how["max_tokens"])()
-    count = tarn.call("generate_sized", model, (c.c_int32 * len(prompt))(*prompt), len(prompt), made, c.byref(options),
-                      c.sizeof(options))
+    count = support.call("generate_sized", model, support.array(c.c_int32, prompt), len(prompt), made,
+                         *support.options("generate", **how))
     return list(made[:count])
 
 
 def write_together(model, prompts, **how):
     """All at once, by one writer."""
-    options, piece = tarn.GenerateOptions(**how), tarn.Output()
-    several = tarn.GeneratorOptions(sequences=len(prompts))
-    writer = tarn.call("generator_new_sized", model, None, c.byref(several), c.sizeof(several))
+    output = _c.tarn_output()
+    writer = support.call("generator_new_sized", model, None, *support.options("generator", sequences=len(prompts)))
     texts = [[] for _ in prompts]
     try:
         for i, prompt in enumerate(prompts):
-            tarn.call("generator_prompt_sized", writer, i, (c.c_int32 * len(prompt))(*prompt), len(prompt),
-                      c.byref(options), c.sizeof(options))
-        while tarn.call("generator_next_sized", writer, c.byref(piece), c.sizeof(piece)):
-            if piece.token >= 0:
-                texts[piece.sequence].append(piece.token)
+            support.call("generator_prompt_sized", writer, i, support.array(c.c_int32, prompt), len(prompt),
+                         *support.options("generate", **how))
+        while support.call("generator_next_sized", writer, c.byref(output), c.sizeof(output)):
+            if output.token >= 0:
+                texts[output.sequence].append(output.token)
     finally:
-        tarn.call("generator_free", writer)
+        support.call("generator_free", writer)
     return texts
 
 
@@ -119,11 +117,8 @@ def check_texts(rng, folder):
                                     repetition_penalty=penalty, pad_token_id=0)[0].tolist()[len(prompt):]
         wanted.append(text[:-1] if config.eos_token_id is not None and text[-1] == config.eos_token_id else text)
     model = gpt2.open_in_tarn(folder, "f64")
-    try:
-        alone = [write(model, prompt, max_tokens=most, repeat_penalty=penalty) for prompt in prompts]
-        together = write_together(model, prompts, max_tokens=most, repeat_penalty=penalty)
-    finally:
-        tarn.call("module_free", model)
+    alone = [write(model, prompt, max_tokens=most, repeat_penalty=penalty) for prompt in prompts]
+    together = write_together(model, prompts, max_tokens=most, repeat_penalty=penalty)
     return [
         compare.Verdict(alone == wanted, text=f"after {prompts} tarn writes {alone}, transformers {wanted}"),
         compare.Verdict(together == wanted,

@@ -2,7 +2,6 @@
 blocks are unpacked bit for bit, of any bytes, and packed as the package does or with a smaller error than scaling by
 the extremes; files with random changes are taken or refused. Models of transformers go from their folder to a GGUF file
 and back without a changed bit, and run from it with the same logits."""
-import ctypes as c
 import json
 import os
 import random
@@ -19,42 +18,19 @@ from gguf import quants
 
 import gpt2
 import llama
+import support
 import tarn
 from gpt2 import open_in_tarn
 
-BLOCKS = {name: Type[name.upper()] for name in tarn.QUANTIZED}
+BLOCKS = {name: Type[name.upper()] for name in support.QUANTIZED}
 # dequantized on load
 LOADED = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"]
-DTYPES = tarn.DTYPES + tarn.QUANTIZED
 CHANGED = 1000
 MODELS = 2  # of each family
 
 
-class ConvertOptions(c.Structure):
-    _fields_ = [("quantize", c.c_bool), ("type", c.c_int), ("replace", c.c_bool), ("progress", c.c_void_p),
-                ("ctx", c.c_void_p), ("adapter", c.c_char_p), ("mixture", c.c_char_p), ("importance", c.c_char_p)]
-
-
-class Entry(c.Structure):
-    _fields_ = [("name", c.c_char_p), ("dtype_name", c.c_char_p), ("dtype", c.c_int), ("shape", tarn.Shape),
-                ("position", c.c_int64), ("bytes", c.c_int64)]
-
-
-for _name, _result, _arguments in [
-    ("gguf_open", c.c_void_p, [c.c_char_p]), ("gguf_close", None, [c.c_void_p]), ("gguf_count", c.c_int, [c.c_void_p]),
-    ("gguf_info", c.c_bool, [c.c_void_p, c.c_int, c.POINTER(Entry)]),
-    ("gguf_tensor", c.c_void_p, [c.c_void_p, c.c_int, tarn.Device]), ("gguf_metadata_count", c.c_int, [c.c_void_p]),
-    ("gguf_create", c.c_void_p, [c.c_char_p]), ("gguf_add_from", c.c_bool, [c.c_void_p, c.c_void_p, c.c_int]),
-    ("gguf_add", c.c_bool, [c.c_void_p, c.c_char_p, c.c_void_p]), ("gguf_finish", c.c_bool, [c.c_void_p]),
-    ("model_convert_sized", c.c_bool, [c.c_char_p, c.c_char_p, c.c_void_p,
-                                       c.POINTER(ConvertOptions), c.c_size_t])]:
-    tarn._functions[_name] = tarn._declare(_name, _result, _arguments)
-
-
 def convert(source, target, dtype=None, importance=None, mixture=None):
-    options = ConvertOptions(bool(dtype or mixture), DTYPES.index(dtype or "f32"), True,
-                             importance=importance and importance.encode(), mixture=mixture and mixture.encode())
-    tarn.call("model_convert_sized", source.encode(), target.encode(), None, c.byref(options), c.sizeof(options))
+    tarn.convert(source, target, dtype, mixture, importance, replace=True)
 
 
 # ---- files of the package
@@ -94,18 +70,13 @@ def draw_writer(path, rng):
 
 def hand_on(source, target):
     """Reads all of a file in tarn and writes it again."""
-    file = tarn.call("gguf_open", source.encode())
-    try:
-        with tarn.scope():
-            writer, entry = tarn.call("gguf_create", target.encode()), Entry()
-            for i in range(tarn.call("gguf_metadata_count", file)):
-                tarn.call("gguf_add_from", writer, file, i)
-            for i in range(tarn.call("gguf_count", file)):
-                tarn.call("gguf_info", file, i, c.byref(entry))
-                tarn.call("gguf_add", writer, entry.name, tarn.call("gguf_tensor", file, i, tarn.device()))
-            tarn.call("gguf_finish", writer)
-    finally:
-        tarn.call("gguf_close", file)
+    with tarn.GGUF(source, support.device()) as file:
+        writer = support.call("gguf_create", target)
+        for i in range(support.call("gguf_metadata_count", file)):
+            support.call("gguf_add_from", writer, file, i)
+        for name in file:
+            support.call("gguf_add", writer, name, file[name])
+        support.call("gguf_finish", writer)
 
 
 def check_theirs(folder, rng):
@@ -309,24 +280,23 @@ def check_changed(folder, rng):
     draw_writer(source, rng)
     with open(source, "rb") as file:
         good = file.read()
-    taken, entry = 0, Entry()
+    taken = 0
     for _ in range(CHANGED * (100 if os.environ.get("TARN_TEST_LONG") else 1)):
         with open(path, "wb") as file:
             file.write(change(good, rng))
         try:
-            opened = tarn.call("gguf_open", path.encode())
+            opened = tarn.GGUF(path)
         except tarn.Error as error:
             if "changed.gguf" not in str(error):
                 return f"an error without the file's name: {error}"
             continue
-        with tarn.scope():
-            for i in range(tarn.call("gguf_count", opened)):
-                try:
-                    tarn.call("gguf_tensor", opened, i, tarn.device())
-                except tarn.Error as error:
-                    if error.code != "unsupported":
-                        return str(error)
-        tarn.call("gguf_close", opened)
+        for i in range(len(opened)):
+            try:
+                support.made("gguf_tensor", opened, i, support.device())
+            except tarn.Error as error:
+                if error.code != "unsupported":
+                    return str(error)
+        opened.close()
         taken += 1
     return "" if taken else "no changed file was taken: the changes are too rough"
 
@@ -401,7 +371,7 @@ def draw_network(family, rng):
 
 
 def check_model(folder, family, dtype, rng):
-    network = draw_network(family, rng).to(tarn.TORCH[dtype])
+    network = draw_network(family, rng).to(support.TORCH[dtype])
     config = network.config
     source, path, back = os.path.join(folder, "source"), os.path.join(folder,
                                                                       "model.gguf"), os.path.join(folder, "back")
@@ -420,10 +390,8 @@ def check_model(folder, family, dtype, rng):
     with torch.no_grad():  # opened again: .float() would leave the frequencies rounded to 16 bits
         wanted = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()(tokens).logits
     for where in (path, back):
-        model = open_in_tarn(where, "f32")
-        with tarn.scope(), tarn.no_grad():
-            found = tarn.read(tarn.call("forward", model, tarn.tensor(tokens)))
-        tarn.call("module_free", model)
+        with tarn.no_grad():
+            found = support.read(open_in_tarn(where, "f32")(support.tensor(tokens)))
         error = ((found - wanted).abs() / wanted.abs().clamp(min=1)).max().item()
         if not error < 1e-4:
             return f"logits of {os.path.basename(where)} are off by {error:.3g}; {config}"
@@ -459,11 +427,8 @@ def check_loaded(folder, rng):
     tokens = torch.randint(0, 40, (2, 9))
 
     def logits(path):
-        model = open_in_tarn(path, "f32")
-        with tarn.scope(), tarn.no_grad():
-            found = tarn.read(tarn.call("forward", model, tarn.tensor(tokens)))
-        tarn.call("module_free", model)
-        return found
+        with tarn.no_grad():
+            return support.read(open_in_tarn(path, "f32")(support.tensor(tokens)))
 
     for kind in (Type.TQ1_0, Type.TQ2_0, Type.MXFP4):
         rewrite(paths["f32.gguf"], paths["small.gguf"], lambda x: (quants.quantize(x, kind), kind))
@@ -553,14 +518,7 @@ def spm_tokenizer(rng):
 
 def encode(path, text):
     """The ids that tarn gives, without special tokens around."""
-    tokenizer, count, data = tarn.call("tokenizer_open", path.encode()), c.c_int64(), text.encode()
-    options = tarn.EncodeOptions()
-    ids = tarn.call("tokenizer_encode_sized", tokenizer, data, len(data), c.byref(options), c.sizeof(options),
-                    c.byref(count))
-    found = list((c.c_int32 * count.value).from_address(ids)) if count.value else []
-    tarn.call("tokenizer_release", ids)
-    tarn.call("tokenizer_free", tokenizer)
-    return found
+    return tarn.Tokenizer(path).encode(text)
 
 
 def check_tokenizers(folder, rng):

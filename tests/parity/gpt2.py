@@ -1,6 +1,5 @@
 """GPT-2 against transformers, on folders that one wrote and the other opens: names and shapes, logits, the loss and
 every gradient, and the text that follows greedily. Configurations, weights and tokens are random."""
-import ctypes as c
 import os
 import random
 import tempfile
@@ -9,7 +8,7 @@ import torch
 import transformers
 
 import compare
-import layers
+import support
 import tarn
 
 CONFIGS = 4
@@ -41,8 +40,7 @@ def randomized(network):
 
 
 def open_in_tarn(folder, dtype):
-    options = tarn.ModelOpenOptions(tarn.DTYPES.index(dtype))
-    return tarn.call("model_open_sized", folder.encode(), tarn.device(), c.byref(options), c.sizeof(options))
+    return tarn.Model.load(folder, device=support.device(), dtype=dtype, tokenizer=False)
 
 
 def batch(config, rng):
@@ -64,13 +62,11 @@ def in_torch(network, tokens, targets):
 
 
 def in_tarn(model, tokens, targets):
-    with tarn.scope():
-        ids, wanted = tarn.tensor(tokens), tarn.tensor(targets)
-        logits = tarn.read(tarn.call("forward", model, ids))
-        loss = tarn.call("gpt2_loss", model, ids, wanted)
-        value = tarn.read(loss)
-        tarn.backward(loss, None)
-        return logits, value, {name: tarn.gradient(p) for name, p in layers.state_of(model, buffers=False).items()}
+    ids, wanted = support.tensor(tokens), support.tensor(targets)
+    logits, loss = model(ids), model.loss(ids, wanted)
+    loss.backward()
+    return (support.read(logits), support.read(loss),
+            {name: support.gradient(p) for name, p in model.named_parameters()})
 
 
 def judge(ours, theirs, dtype):
@@ -81,11 +77,7 @@ def judge(ours, theirs, dtype):
 
 
 def generate(model, prompt, most, ignore_eos=False):
-    made = (c.c_int32 * most)()
-    options = tarn.GenerateOptions(max_tokens=most, ignore_eos=ignore_eos)
-    count = tarn.call("generate_sized", model, (c.c_int32 * len(prompt))(*prompt), len(prompt), made, c.byref(options),
-                      c.sizeof(options))
-    return list(made[:count])
+    return model.generate_ids(prompt, max_tokens=most, ignore_eos=ignore_eos)
 
 
 def check_text(network, model, config, rng):
@@ -116,13 +108,9 @@ def compare_models(network, model, config, dtype, rng):
 
 def check_theirs(config, dtype, rng, folder):
     """transformers saves, with its head or as the body alone; tarn opens."""
-    network = randomized(transformers.GPT2LMHeadModel(config).to(tarn.TORCH[dtype])).eval()
+    network = randomized(transformers.GPT2LMHeadModel(config).to(support.TORCH[dtype])).eval()
     (network if rng.random() < 0.7 else network.transformer).save_pretrained(folder)
-    model = open_in_tarn(folder, dtype)
-    try:
-        return compare_models(network, model, config, dtype, rng)
-    finally:
-        tarn.call("module_free", model)
+    return compare_models(network, open_in_tarn(folder, dtype), config, dtype, rng)
 
 
 def fields_of(config, dtype):
@@ -130,8 +118,7 @@ def fields_of(config, dtype):
     return dict(vocab_size=config.vocab_size, context=config.n_positions, layers=config.n_layer, heads=config.n_head,
                 hidden_size=config.n_embd, ffn_size=config.n_inner or 0, dropout=config.resid_pdrop,
                 attention_dropout=none(config.attn_pdrop), embedding_dropout=none(config.embd_pdrop),
-                epsilon=config.layer_norm_epsilon, dtype=tarn.DTYPES.index(dtype), has_eos=config.eos_token_id
-                is not None, eos=config.eos_token_id or 0)
+                epsilon=config.layer_norm_epsilon, dtype=dtype, eos=config.eos_token_id)
 
 
 def check_config(config, found):
@@ -149,35 +136,26 @@ def check_config(config, found):
 
 def check_ours(config, dtype, rng, folder):
     """tarn makes and saves; transformers opens, and misses nothing."""
-    made = tarn.Gpt2Config(**fields_of(config, dtype))
-    model = tarn.call("model_gpt2_sized", c.byref(made), c.sizeof(made), tarn.device(), rng.randrange(1 << 60))
-    try:
-        with tarn.scope():
-            for handle in layers.state_of(model).values():
-                values = tarn.read(handle)
-                tarn.write(handle, values + torch.randn_like(values) * 0.3)
-        tarn.call("module_train", model, False)
-        tarn.call("model_write", model, folder.encode())
-        network, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-        lost = {
-            key: sorted(map(str, info[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    model = tarn.Model.create("gpt2", seed=rng.randrange(1 << 60), device=support.device(), **fields_of(config, dtype))
+    for parameter in model.state_dict().values():
+        values = support.read(parameter)
+        support.write(parameter, values + torch.randn_like(values) * 0.3)
+    model.eval().write(folder)
+    network, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    lost = {key: sorted(map(str, info[key])) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
             if info[key]}
-        verdicts = [
-            compare.Verdict(not lost, text=f"transformers says {lost}"),
-            check_config(config, network.config),
-            compare.Verdict(network.dtype == tarn.TORCH[dtype], text=f"transformers opens it in {network.dtype}")]
-        return verdicts + compare_models(network.eval(), model, config, dtype, rng)
-    finally:
-        tarn.call("module_free", model)
+    verdicts = [
+        compare.Verdict(not lost, text=f"transformers says {lost}"),
+        check_config(config, network.config),
+        compare.Verdict(network.dtype == support.TORCH[dtype], text=f"transformers opens it in {network.dtype}")]
+    return verdicts + compare_models(network.eval(), model, config, dtype, rng)
 
 
 def check_bits(config, dtype, rng, folder):
     """A folder in a half dtype goes through tarn and comes back bitwise identical."""
-    network = randomized(transformers.GPT2LMHeadModel(config).to(tarn.TORCH[dtype]))
+    network = randomized(transformers.GPT2LMHeadModel(config).to(support.TORCH[dtype]))
     network.save_pretrained(os.path.join(folder, "there"))
-    model = open_in_tarn(os.path.join(folder, "there"), dtype)
-    tarn.call("model_write", model, os.path.join(folder, "back").encode())
-    tarn.call("module_free", model)
+    open_in_tarn(os.path.join(folder, "there"), dtype).write(os.path.join(folder, "back"))
     back = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, "back")).state_dict()
     state = network.state_dict()
     changed = [

@@ -11,7 +11,10 @@ import zlib
 import numpy
 from PIL import Image, ImageOps
 
+import support
 import tarn
+from tarn import _c
+from tarn._types import shape_struct
 
 PASSES = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2),
           (0, 1, 1, 2)]  # left, top, across, down
@@ -24,19 +27,19 @@ def take(array):
     shape = tuple(array.shape.size[: array.shape.rank])
     values = numpy.ctypeslib.as_array(
         (c.c_uint8 * int(numpy.prod(shape))).from_address(array.data)).reshape(shape).copy()
-    tarn.call("array_free", c.byref(array))
+    support.call("array_free", c.byref(array))
     return values
 
 
 def load(path):
-    array = tarn.Array()
-    tarn.call("image_load", path.encode(), c.byref(array))
+    array = _c.tarn_array()
+    support.call("image_load", path, c.byref(array))
     return take(array)
 
 
 def given(values):
     values = numpy.ascontiguousarray(values)
-    return values, tarn.Array(values.ctypes.data, tarn.Shape(values.shape), tarn.DTYPES.index("u8"))
+    return values, _c.tarn_array(values.ctypes.data, shape_struct(values.shape), int(tarn.uint8))
 
 
 def planes(image):
@@ -198,8 +201,8 @@ def check_convert(folder, rng):
             colour = ((colour * alpha + 255 * (255 - alpha) + 127) // 255).astype(numpy.uint8)
         image = Image.fromarray(numpy.ascontiguousarray(colour.transpose(1, 2, 0)), "RGB")
         for to, theirs in ((1, planes(image.convert("L"))), (3, planes(image))):
-            made = tarn.Array()
-            tarn.call("image_convert", c.byref(array), to, c.byref(made))
+            made = _c.tarn_array()
+            support.call("image_convert", c.byref(array), to, c.byref(made))
             wrong = same(take(made), theirs)
             if wrong:
                 return f"{channels} channels to {to}: {wrong}"
@@ -208,8 +211,8 @@ def check_convert(folder, rng):
 
 def resized(values, height, width):
     keep, array = given(values)
-    made = tarn.Array()
-    tarn.call("image_resize", c.byref(array), height, width, c.byref(made))
+    made = _c.tarn_array()
+    support.call("image_resize", c.byref(array), height, width, c.byref(made))
     return take(made)
 
 

@@ -1,7 +1,6 @@
 """Every layer against torch.nn's: the names and shapes of its state, the distribution it begins with, and, from the
 same weights (carried in a safetensors file by their state_dict names), its result, its gradients and its buffers
 afterwards; in training mode and out of it."""
-import ctypes as c
 import dataclasses
 import os
 import tempfile
@@ -11,6 +10,7 @@ import safetensors.torch
 import torch
 
 import compare
+import support
 import tarn
 
 nn = torch.nn
@@ -18,7 +18,7 @@ nn = torch.nn
 
 @dataclasses.dataclass
 class Layer:
-    """One layer: how torch makes it in a dtype, how tarn does (with the dtype's number and the device), and inputs for
+    """One layer: how torch makes it in a dtype, how tarn does (on the device in use), and inputs for
     it."""
     theirs: Callable
     ours: Callable
@@ -36,50 +36,36 @@ class Residual(nn.Module):
         return self.body(x) + (self.shortcut(x) if self.shortcut else x)
 
 
-def options(structure, **fields):
-    made = structure(**fields)
-    return c.byref(made), c.sizeof(made)
+def linear(inside, outside, dtype, bias=True):
+    return tarn.nn.Linear(inside, outside, bias, dtype=dtype, device=support.device())
 
 
-def linear(inside, outside, dtype, no_bias=False):
-    return tarn.call("linear_with_sized", inside, outside, tarn.device(),
-                     *options(tarn.LinearOptions, no_bias=no_bias, dtype=dtype))
+def layernorm(size, dtype, **fields):
+    return tarn.nn.LayerNorm(size, dtype=dtype, device=support.device(), **fields)
 
 
-def norm(kind, size, dtype, **fields):
-    return tarn.call(f"{kind}_layer_with_sized", size, tarn.device(), *options(tarn.NormOptions, dtype=dtype, **fields))
+def rmsnorm(size, dtype, **fields):
+    return tarn.nn.RMSNorm(size, dtype=dtype, device=support.device(), **fields)
 
 
 def embedding(count, size, dtype):
-    return tarn.call("embedding_layer_with_sized", count, size, tarn.device(),
-                     *options(tarn.EmbeddingOptions, dtype=dtype))
+    return tarn.nn.Embedding(count, size, dtype=dtype, device=support.device())
 
 
-def pair(a, b):
-    return (c.c_int64 * 2)(a, b)
-
-
-def conv2d(inside, outside, kernel, dtype, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, no_bias=False):
-    return tarn.call(
-        "conv2d_layer_with_sized", inside, outside, tarn.device(),
-        *options(tarn.Conv2dOptions, kernel=pair(*kernel), stride=pair(*stride), padding=pair(*padding),
-                 dilation=pair(*dilation), groups=groups, no_bias=no_bias, dtype=dtype))
+def conv2d(inside, outside, kernel, dtype, **fields):
+    return tarn.nn.Conv2d(inside, outside, kernel, dtype=dtype, device=support.device(), **fields)
 
 
 def conv_transpose2d(inside, outside, kernel, dtype, **fields):
-    pairs = {name: pair(*value) if isinstance(value, tuple) else value for name, value in fields.items()}
-    return tarn.call("conv_transpose2d_layer_with_sized", inside, outside, tarn.device(),
-                     *options(tarn.ConvTranspose2dOptions, kernel=pair(*kernel), dtype=dtype, **pairs))
+    return tarn.nn.ConvTranspose2d(inside, outside, kernel, dtype=dtype, device=support.device(), **fields)
 
 
 def conv1d(inside, outside, kernel, dtype, **fields):
-    return tarn.call("conv1d_layer_with_sized", inside, outside, tarn.device(),
-                     *options(tarn.Conv1dOptions, kernel=kernel, dtype=dtype, **fields))
+    return tarn.nn.Conv1d(inside, outside, kernel, dtype=dtype, device=support.device(), **fields)
 
 
 def instancenorm(channels, dtype, **fields):
-    return tarn.call("instancenorm_layer_with_sized", channels, tarn.device(),
-                     *options(tarn.InstancenormOptions, dtype=dtype, **fields))
+    return tarn.nn.InstanceNorm(channels, dtype=dtype, device=support.device(), **fields)
 
 
 class LSTM(nn.LSTM):
@@ -96,42 +82,23 @@ class GRU(nn.GRU):
 
 
 def recurrent(kind, inside, hidden, dtype, **fields):
-    return tarn.call(f"{kind}_layer_with_sized", inside, hidden, tarn.device(),
-                     *options(tarn.RecurrentOptions, dtype=dtype, **fields))
+    return getattr(tarn.nn, kind)(inside, hidden, dtype=dtype, device=support.device(), **fields)
 
 
-def upsample(**fields):
-    pairs = {name: (c.c_double * 2)(*value) if name == "scale" else pair(*value) if name == "size" else value
-             for name, value in fields.items()}
-    return tarn.call("upsample_layer_sized", *options(tarn.UpsampleOptions, **pairs))
-
-
-def pool2d(kind, kernel, stride=(0, 0), padding=(0, 0), **fields):
-    return tarn.call(
-        f"{kind}_pool2d_layer_sized",
-        *options(tarn.Pool2dOptions, kernel=pair(*kernel), stride=pair(*stride), padding=pair(*padding), **fields))
-
-
-def groupnorm(groups, channels, dtype, **fields):
-    return tarn.call("groupnorm_layer_with_sized", groups, channels, tarn.device(),
-                     *options(tarn.NormOptions, dtype=dtype, **fields))
+def groupnorm(groups, channels, dtype):
+    return tarn.nn.GroupNorm(groups, channels, dtype=dtype, device=support.device())
 
 
 def batchnorm(channels, dtype, **fields):
-    return tarn.call("batchnorm2d_with_sized", channels, tarn.device(),
-                     *options(tarn.Batchnorm2dOptions, dtype=dtype, **fields))
+    return tarn.nn.BatchNorm2d(channels, dtype=dtype, device=support.device(), **fields)
 
 
 def sequential(*modules):
-    return tarn.call("sequential_from", (c.c_void_p * len(modules))(*modules), len(modules))
+    return tarn.nn.Sequential(*modules)
 
 
 def residual(body, shortcut=None):
-    return tarn.call("residual", body, shortcut)
-
-
-def activation(kind):
-    return tarn.call("activation", kind)
+    return tarn.nn.Residual(body, shortcut)
 
 
 def rows(*shape):
@@ -142,7 +109,9 @@ def tokens(count, *shape):
     return lambda dtype: torch.randint(0, count, shape)
 
 
-ACTIVATIONS = [nn.ReLU, nn.LeakyReLU, lambda: nn.GELU("tanh"), nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus]
+ACTIVATIONS = {
+    "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "gelu": lambda: nn.GELU("tanh"), "gelu_erf": nn.GELU, "silu": nn.SiLU,
+    "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "softplus": nn.Softplus}
 
 
 def block(dtype):
@@ -153,99 +122,92 @@ def block(dtype):
 
 def tarn_block(dtype):
     return residual(
-        sequential(norm("layernorm", 12, dtype), linear(12, 24, dtype), activation(2), linear(24, 12, dtype)))
+        sequential(layernorm(12, dtype), linear(12, 24, dtype), tarn.nn.Activation("gelu"), linear(24, 12, dtype)))
 
 
 LAYERS = {
     "linear": Layer(lambda d: nn.Linear(7, 5, dtype=d), lambda d: linear(7, 5, d), rows(3, 4, 7)),
-    "linear without bias": Layer(lambda d: nn.Linear(7, 5, bias=False, dtype=d), lambda d: linear(7, 5, d, True),
-                                 rows(6, 7)), "layernorm": Layer(lambda d: nn.LayerNorm(33, dtype=d),
-                                                                 lambda d: norm("layernorm", 33, d), rows(4, 5, 33)),
+    "linear without bias": Layer(lambda d: nn.Linear(7, 5, bias=False, dtype=d), lambda d: linear(7, 5, d, False),
+                                 rows(6, 7)),
+    "layernorm": Layer(lambda d: nn.LayerNorm(33, dtype=d), lambda d: layernorm(33, d), rows(4, 5, 33)),
     "layernorm without bias": Layer(lambda d: nn.LayerNorm(8, eps=0.01, bias=False, dtype=d),
-                                    lambda d: norm("layernorm", 8, d, epsilon=0.01, no_bias=True), rows(9, 8)),
+                                    lambda d: layernorm(8, d, epsilon=0.01, bias=False), rows(9, 8)),
     "layernorm without parameters": Layer(lambda d: nn.LayerNorm(8, elementwise_affine=False, dtype=d),
-                                          lambda d: norm("layernorm", 8, d, no_affine=True),
-                                          rows(9,
-                                               8)), "rmsnorm": Layer(lambda d: nn.RMSNorm(33, eps=1e-6, dtype=d),
-                                                                     lambda d: norm("rmsnorm", 33, d), rows(4, 5, 33)),
-    "embedding": Layer(lambda d: nn.Embedding(11, 6, dtype=d), lambda d: embedding(11, 6, d),
-                       tokens(11, 5, 7)), "conv2d": Layer(lambda d: nn.Conv2d(3, 8, 3, padding=1, dtype=d),
-                                                          lambda d: conv2d(3, 8, (3, 3), d, padding=(1, 1)),
-                                                          rows(2, 3, 9, 8)),
-    "conv2d in groups": Layer(lambda d: nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2), 2, bias=False, dtype=d),
-                              lambda d: conv2d(4, 6, (3, 2), d, (2, 1), (1, 0), (1, 2), 2, True),
-                              rows(3, 4, 11, 9)), "max_pool2d": Layer(lambda d: nn.MaxPool2d((3, 2), (2, 2), (1, 1)),
-                                                                      lambda d: pool2d("max", (3, 2), (2, 2), (1, 1)),
-                                                                      rows(2, 3, 9, 8)),
+                                          lambda d: layernorm(8, d, affine=False), rows(9, 8)),
+    "rmsnorm": Layer(lambda d: nn.RMSNorm(33, eps=1e-6, dtype=d), lambda d: rmsnorm(33, d), rows(4, 5, 33)),
+    "embedding": Layer(lambda d: nn.Embedding(11, 6, dtype=d), lambda d: embedding(11, 6, d), tokens(11, 5, 7)),
+    "conv2d": Layer(lambda d: nn.Conv2d(3, 8, 3, padding=1, dtype=d), lambda d: conv2d(3, 8, 3, d, padding=1),
+                    rows(2, 3, 9, 8)),
+    "conv2d in groups": Layer(
+        lambda d: nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2), 2, bias=False, dtype=d),
+        lambda d: conv2d(4, 6, (3, 2), d, stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2, bias=False),
+        rows(3, 4, 11, 9)),
+    "max_pool2d": Layer(lambda d: nn.MaxPool2d((3, 2), (2, 2), (1, 1)),
+                        lambda d: tarn.nn.MaxPool2d((3, 2), (2, 2), (1, 1)), rows(2, 3, 9, 8)),
     "avg_pool2d": Layer(lambda d: nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
-                        lambda d: pool2d("avg", (3, 3), (2, 2), (1, 1), ceil_mode=True, exclude_padding=True),
-                        rows(2, 3, 10, 8)), "global_avg_pool2d": Layer(lambda d: nn.AdaptiveAvgPool2d(1),
-                                                                       lambda d: tarn.call("global_avg_pool2d_layer"),
-                                                                       rows(2, 3, 5, 4)),
-    "groupnorm": Layer(lambda d: nn.GroupNorm(3, 12, dtype=d), lambda d: groupnorm(3, 12, d),
-                       rows(2, 12, 5, 4)), "batchnorm2d": Layer(lambda d: nn.BatchNorm2d(6, dtype=d),
-                                                                lambda d: batchnorm(6, d), rows(3, 6, 5, 4)),
+                        lambda d: tarn.nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
+                        rows(2, 3, 10, 8)),
+    "global_avg_pool2d": Layer(lambda d: nn.AdaptiveAvgPool2d(1), lambda d: tarn.nn.GlobalAvgPool2d(),
+                               rows(2, 3, 5, 4)),
+    "groupnorm": Layer(lambda d: nn.GroupNorm(3, 12, dtype=d), lambda d: groupnorm(3, 12, d), rows(2, 12, 5, 4)),
+    "batchnorm2d": Layer(lambda d: nn.BatchNorm2d(6, dtype=d), lambda d: batchnorm(6, d), rows(3, 6, 5, 4)),
     "batchnorm2d without parameters": Layer(lambda d: nn.BatchNorm2d(6, 0.01, 0.3, affine=False, dtype=d),
-                                            lambda d: batchnorm(6, d, epsilon=0.01, momentum=0.3, no_affine=True),
-                                            rows(3, 6, 5, 4)), "batchnorm2d without statistics": Layer(
-                                                lambda d: nn.BatchNorm2d(6, track_running_stats=False, dtype=d),
-                                                lambda d: batchnorm(6, d, no_tracking=True), rows(3, 6, 5, 4)),
+                                            lambda d: batchnorm(6, d, epsilon=0.01, momentum=0.3, affine=False),
+                                            rows(3, 6, 5, 4)),
+    "batchnorm2d without statistics": Layer(lambda d: nn.BatchNorm2d(6, track_running_stats=False, dtype=d),
+                                            lambda d: batchnorm(6, d, track_running_stats=False), rows(3, 6, 5, 4)),
     "image network": Layer(
         lambda d: nn.Sequential(
             nn.Conv2d(2, 6, 3, padding=1, bias=False, dtype=d), nn.BatchNorm2d(6, dtype=d), nn.SiLU(), nn.AvgPool2d(2),
             Residual(nn.Sequential(nn.Conv2d(6, 6, 3, padding=1, dtype=d), nn.GroupNorm(2, 6, dtype=d))),
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3, dtype=d)),
-        lambda d: sequential(conv2d(2, 6, (3, 3), d, padding=(1, 1), no_bias=True), batchnorm(6, d), activation(
-            4), pool2d("avg", (2, 2)), residual(sequential(conv2d(6, 6,
-                                                                  (3, 3), d, padding=(1, 1)), groupnorm(2, 6, d))),
-                             tarn.call("global_avg_pool2d_layer"), tarn.call("flatten", 1), linear(6, 3, d)),
-        rows(4, 2, 8, 6)), "dropout": Layer(lambda d: nn.Dropout(0.4), lambda d: tarn.call("dropout_layer", 0.4),
-                                            rows(5, 6),
-                                            training=(False, )), "flatten": Layer(lambda d: nn.Flatten(),
-                                                                                  lambda d: tarn.call("flatten", 1),
-                                                                                  rows(2, 3, 4, 5)),
-    "residual": Layer(block, tarn_block, rows(5, 12)), "residual with a shortcut": Layer(
+        lambda d: sequential(
+            conv2d(2, 6, 3, d, padding=1, bias=False), batchnorm(6, d), tarn.nn.SiLU(), tarn.nn.AvgPool2d(2),
+            residual(sequential(conv2d(6, 6, 3, d, padding=1), groupnorm(2, 6, d))),
+            tarn.nn.GlobalAvgPool2d(), tarn.nn.Flatten(), linear(6, 3, d)), rows(4, 2, 8, 6)),
+    "dropout": Layer(lambda d: nn.Dropout(0.4), lambda d: tarn.nn.Dropout(0.4), rows(5, 6), training=(False, )),
+    "flatten": Layer(lambda d: nn.Flatten(), lambda d: tarn.nn.Flatten(), rows(2, 3, 4, 5)),
+    "residual": Layer(block, tarn_block, rows(5, 12)),
+    "residual with a shortcut": Layer(
         lambda d: Residual(nn.Linear(6, 9, dtype=d), nn.Linear(6, 9, bias=False, dtype=d)),
-        lambda d: residual(linear(6, 9, d), linear(6, 9, d, True)), rows(4, 6)), "network": Layer(
-            lambda d: nn.Sequential(nn.Embedding(13, 12, dtype=d), block(d), nn.Dropout(0.0),
-                                    nn.RMSNorm(12, eps=1e-6, dtype=d), nn.Flatten(), nn.Linear(60, 3, dtype=d)),
-            lambda d: sequential(embedding(13, 12, d), tarn_block(d), tarn.call("dropout_layer", 0.0),
-                                 norm("rmsnorm", 12, d), tarn.call("flatten", 1), linear(60, 3, d)), tokens(13, 4,
-                                                                                                            5)), }
-LAYERS.update({
+        lambda d: residual(linear(6, 9, d), linear(6, 9, d, False)), rows(4, 6)),
+    "network": Layer(
+        lambda d: nn.Sequential(nn.Embedding(13, 12, dtype=d), block(d), nn.Dropout(0.0),
+                                nn.RMSNorm(12, eps=1e-6, dtype=d), nn.Flatten(), nn.Linear(60, 3, dtype=d)),
+        lambda d: sequential(embedding(13, 12, d), tarn_block(d), tarn.nn.Dropout(0.0), rmsnorm(12, d),
+                             tarn.nn.Flatten(), linear(60, 3, d)), tokens(13, 4, 5)),
     "conv_transpose2d": Layer(lambda d: nn.ConvTranspose2d(3, 8, 4, 2, 1, dtype=d),
-                              lambda d: conv_transpose2d(3, 8, (4, 4), d, stride=(2, 2), padding=(1, 1)),
-                              rows(2, 3, 5, 4)),
+                              lambda d: conv_transpose2d(3, 8, 4, d, stride=2, padding=1), rows(2, 3, 5, 4)),
     "conv_transpose2d in groups": Layer(
         lambda d: nn.ConvTranspose2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 0), 2, False, (1, 2), dtype=d),
         lambda d: conv_transpose2d(4, 6, (3, 2), d, stride=(2, 1), padding=(1, 0), output_padding=(1, 0),
-                                   dilation=(1, 2), groups=2, no_bias=True), rows(2, 4, 5, 6)),
+                                   dilation=(1, 2), groups=2, bias=False), rows(2, 4, 5, 6)),
     "conv1d": Layer(lambda d: nn.Conv1d(4, 6, 3, 2, 1, 2, 2, dtype=d),
                     lambda d: conv1d(4, 6, 3, d, stride=2, padding=1, dilation=2, groups=2), rows(3, 4, 17)),
     "instancenorm": Layer(lambda d: nn.InstanceNorm2d(5, dtype=d), lambda d: instancenorm(5, d), rows(3, 5, 4, 6)),
     "instancenorm with parameters": Layer(lambda d: nn.InstanceNorm1d(5, eps=0.01, affine=True, dtype=d),
                                           lambda d: instancenorm(5, d, affine=True, epsilon=0.01), rows(3, 5, 14)),
-})
-LAYERS.update({
-    "upsample": Layer(lambda d: nn.Upsample(scale_factor=2), lambda d: upsample(scale=(2, 2)), rows(2, 3, 5, 4)),
+    "upsample": Layer(lambda d: nn.Upsample(scale_factor=2), lambda d: tarn.nn.Upsample(scale=2), rows(2, 3, 5, 4)),
     "upsample bilinear": Layer(lambda d: nn.Upsample((9, 3), mode="bilinear", align_corners=True),
-                               lambda d: upsample(size=(9, 3), mode=1, align_corners=True), rows(2, 3, 5, 4)),
-    "lstm": Layer(lambda d: LSTM(5, 7, dtype=d), lambda d: recurrent("lstm", 5, 7, d), rows(6, 3, 5)),
+                               lambda d: tarn.nn.Upsample((9, 3), mode="bilinear", align_corners=True),
+                               rows(2, 3, 5, 4)),
+    "lstm": Layer(lambda d: LSTM(5, 7, dtype=d), lambda d: recurrent("LSTM", 5, 7, d), rows(6, 3, 5)),
     "lstm of two layers and directions": Layer(
         lambda d: LSTM(4, 6, 2, batch_first=True, bidirectional=True, dtype=d),
-        lambda d: recurrent("lstm", 4, 6, d, layers=2, batch_first=True, bidirectional=True), rows(3, 5, 4)),
+        lambda d: recurrent("LSTM", 4, 6, d, layers=2, batch_first=True, bidirectional=True), rows(3, 5, 4)),
     "lstm without bias": Layer(lambda d: LSTM(4, 6, 3, bias=False, dropout=0.5, dtype=d),
-                               lambda d: recurrent("lstm", 4, 6, d, layers=3, no_bias=True, dropout=0.5),
+                               lambda d: recurrent("LSTM", 4, 6, d, layers=3, bias=False, dropout=0.5),
                                rows(4, 2, 4), (False, )),
-    "gru": Layer(lambda d: GRU(5, 7, dtype=d), lambda d: recurrent("gru", 5, 7, d), rows(6, 3, 5)),
+    "gru": Layer(lambda d: GRU(5, 7, dtype=d), lambda d: recurrent("GRU", 5, 7, d), rows(6, 3, 5)),
     "gru of two layers and directions": Layer(
         lambda d: GRU(4, 6, 2, bidirectional=True, dtype=d),
-        lambda d: recurrent("gru", 4, 6, d, layers=2, bidirectional=True), rows(5, 3, 4)),
+        lambda d: recurrent("GRU", 4, 6, d, layers=2, bidirectional=True), rows(5, 3, 4)),
     "gru without bias": Layer(lambda d: GRU(4, 6, bias=False, batch_first=True, dtype=d),
-                              lambda d: recurrent("gru", 4, 6, d, no_bias=True, batch_first=True), rows(1, 8, 4)),
-})
-LAYERS.update({f"activation {i}": Layer(lambda d, make=make: make(), lambda d, i=i: activation(i), rows(6, 7))
-               for i, make in enumerate(ACTIVATIONS)})
+                              lambda d: recurrent("GRU", 4, 6, d, bias=False, batch_first=True), rows(1, 8, 4)),
+}
+LAYERS.update({f"activation {name}": Layer(lambda d, make=make: make(),
+                                           lambda d, name=name: tarn.nn.Activation(name), rows(6, 7))
+               for name, make in ACTIVATIONS.items()})
 
 # Large layers, whose initial weights must be spread as torch's are.
 INITIAL = {
@@ -255,23 +217,14 @@ INITIAL = {
                               lambda d: conv_transpose2d(32, 64, (3, 5), d, groups=2), None),
     "conv1d": Layer(lambda d: nn.Conv1d(64, 96, 5), lambda d: conv1d(64, 96, 5, d), None),
     "lstm": Layer(lambda d: nn.LSTM(40, 60, 2, bidirectional=True),
-                  lambda d: recurrent("lstm", 40, 60, d, layers=2, bidirectional=True), None),
-    "gru": Layer(lambda d: nn.GRU(40, 60, 2), lambda d: recurrent("gru", 40, 60, d, layers=2), None),
+                  lambda d: recurrent("LSTM", 40, 60, d, layers=2, bidirectional=True), None),
+    "gru": Layer(lambda d: nn.GRU(40, 60, 2), lambda d: recurrent("GRU", 40, 60, d, layers=2), None),
     "groupnorm": Layer(lambda d: nn.GroupNorm(4, 100), lambda d: groupnorm(4, 100, d), None),
     "batchnorm2d": Layer(lambda d: nn.BatchNorm2d(100), lambda d: batchnorm(100, d), None),
-    "layernorm": Layer(lambda d: nn.LayerNorm(100), lambda d: norm("layernorm", 100, d), None),
-    "rmsnorm": Layer(lambda d: nn.RMSNorm(100), lambda d: norm("rmsnorm", 100, d), None),
+    "layernorm": Layer(lambda d: nn.LayerNorm(100), lambda d: layernorm(100, d), None),
+    "rmsnorm": Layer(lambda d: nn.RMSNorm(100), lambda d: rmsnorm(100, d), None),
     "embedding": Layer(lambda d: nn.Embedding(500, 200), lambda d: embedding(500, 200, d), None),
 }
-
-
-def state_of(module, parameters=True, buffers=True):
-    """{name: handle} of a tarn module."""
-    found = {}
-    for kind in ["parameter"] * parameters + ["buffer"] * buffers:
-        for i in range(tarn.call(f"module_{kind}_count", module)):
-            found[tarn.call(f"module_{kind}_name", module, i).decode()] = tarn.call(f"module_{kind}", module, i)
-    return found
 
 
 def randomized(network):
@@ -288,8 +241,8 @@ def exchange(network, module, folder):
     """Carries torch's state to tarn by a file, and tarn's back by another. A text when the way back changed it."""
     there, back = os.path.join(folder, "there.safetensors"), os.path.join(folder, "back.safetensors")
     safetensors.torch.save_file(network.state_dict(), there)
-    tarn.call("module_load_sized", module, there.encode(), None, 0)
-    tarn.call("module_save", module, back.encode())
+    module.load_weights(there)
+    module.save_weights(back)
     state, returned = network.state_dict(), safetensors.torch.load_file(back)
     if set(state) != set(returned):
         return f"names differ: {sorted(set(state) ^ set(returned))}"
@@ -309,17 +262,15 @@ def in_torch(network, x, upstream):
 
 
 def in_tarn(module, x, upstream):
-    with tarn.scope():
-        handle = tarn.tensor(x)
-        if x.is_floating_point():
-            tarn.call("requires_grad", handle, True)
-        y = tarn.call("forward", module, handle)
-        result = tarn.read(y)
-        tarn.backward(y, tarn.tensor(upstream))
-        grads = {name: tarn.gradient(p) for name, p in state_of(module, buffers=False).items()}
-        if x.is_floating_point():
-            grads["x"] = tarn.gradient(handle)
-    return result, grads, {name: tarn.read(b) for name, b in state_of(module, parameters=False).items()}
+    given = support.tensor(x)
+    if x.is_floating_point():
+        given.requires_grad_()
+    y = module(given)
+    y.backward(support.tensor(upstream))
+    grads = {name: support.gradient(p) for name, p in module.named_parameters()}
+    if x.is_floating_point():
+        grads["x"] = support.gradient(given)
+    return support.read(y), grads, {name: support.read(b) for name, b in module.named_buffers()}
 
 
 def rounded_inputs(run, leaves, truth):
@@ -350,38 +301,34 @@ def judge_recurrence(verdicts, dtype, *inputs):
 
 def check_values(layer, dtype, training, folder):
     """Verdicts of one layer in one dtype and mode."""
-    kind = tarn.TORCH[dtype]
-    module = layer.ours(tarn.DTYPES.index(dtype))
-    try:
-        network = randomized(layer.theirs(kind)).train(training)
-        tarn.call("module_train", module, training)
-        wrong = exchange(network, module, folder)
-        if wrong:
-            return [compare.Verdict(False, text=wrong)]
-        x = layer.input(kind)
-        with torch.no_grad():
-            shape = layer.theirs(kind).eval()(x).shape
-        upstream = torch.randn(shape, dtype=kind)
-        ours = in_tarn(module, x, upstream)
-        theirs = in_torch(network.to(torch.float64), x, upstream)
-        verdicts = [compare.summed(ours[0], theirs[0], dtype, label="result", terms=layer.terms)]
-        for what, a, b in (("gradient of ", ours[1], theirs[1]), ("buffer ", ours[2], theirs[2])):
-            verdicts.append(compare.Verdict(set(a) == set(b), text=f"{what}{sorted(set(a) ^ set(b))} is in one alone"))
-            for name in set(a) & set(b):
-                judge = compare.summed if b[name].is_floating_point(
-                ) else lambda got, expected, _, label, **more: compare.exact(got, expected, label)
-                verdicts.append(judge(a[name], b[name], dtype, label=what + name, terms=layer.terms))
-        if not isinstance(network, nn.RNNBase):
-            return verdicts
-        x = x.to(torch.float64)
+    kind = support.TORCH[dtype]
+    module = layer.ours(dtype).train(training)
+    network = randomized(layer.theirs(kind)).train(training)
+    wrong = exchange(network, module, folder)
+    if wrong:
+        return [compare.Verdict(False, text=wrong)]
+    x = layer.input(kind)
+    with torch.no_grad():
+        shape = layer.theirs(kind).eval()(x).shape
+    upstream = torch.randn(shape, dtype=kind)
+    ours = in_tarn(module, x, upstream)
+    theirs = in_torch(network.to(torch.float64), x, upstream)
+    verdicts = [compare.summed(ours[0], theirs[0], dtype, label="result", terms=layer.terms)]
+    for what, a, b in (("gradient of ", ours[1], theirs[1]), ("buffer ", ours[2], theirs[2])):
+        verdicts.append(compare.Verdict(set(a) == set(b), text=f"{what}{sorted(set(a) ^ set(b))} is in one alone"))
+        for name in set(a) & set(b):
+            judge = compare.summed if b[name].is_floating_point(
+            ) else lambda got, expected, _, label, **more: compare.exact(got, expected, label)
+            verdicts.append(judge(a[name], b[name], dtype, label=what + name, terms=layer.terms))
+    if not isinstance(network, nn.RNNBase):
+        return verdicts
+    x = x.to(torch.float64)
 
-        def again():
-            network.zero_grad()
-            y, grads, _ = in_torch(network, x, upstream)
-            return [y, *grads.values()]
-        return judge_recurrence(verdicts, dtype, again, [x, *network.parameters()], [theirs[0], *theirs[1].values()])
-    finally:
-        tarn.call("module_free", module)
+    def again():
+        network.zero_grad()
+        y, grads, _ = in_torch(network, x, upstream)
+        return [y, *grads.values()]
+    return judge_recurrence(verdicts, dtype, again, [x, *network.parameters()], [theirs[0], *theirs[1].values()])
 
 
 def states_in_torch(network, values, upstreams):
@@ -394,49 +341,36 @@ def states_in_torch(network, values, upstreams):
 
 
 def states_in_tarn(module, values, upstreams):
-    with tarn.scope():
-        leaves = [tarn.tensor(v) for v in values]
-        for leaf in leaves:
-            tarn.call("requires_grad", leaf, True)
-        first, last = tarn.RecurrentState(*leaves[1:]), tarn.RecurrentState()
-        y = tarn.call("recurrent_forward", module, leaves[0], c.byref(first), c.byref(last))
-        handles = [y, last.h, last.c][:len(leaves)]
-        results = [tarn.read(handle) for handle in handles]
-        losses = [tarn.apply("sum", tarn.apply("mul", [handle, tarn.tensor(upstream)], {}, 1), {}, 1)[0]
-                  for handle, upstream in zip(handles, upstreams)]
-        for loss in losses[1:]:
-            losses[0], = tarn.apply("add", [losses[0], loss], {}, 1)
-        tarn.backward(losses[0], None)
-        return results, [tarn.gradient(leaf) for leaf in leaves]
+    leaves = [support.tensor(v).requires_grad_() for v in values]
+    x, *state = leaves
+    y, last = module.with_state(x, tuple(state) if len(state) == 2 else state[0])
+    results = [y, *(last if len(state) == 2 else [last])]
+    sum((result * support.tensor(upstream)).sum() for result, upstream in zip(results, upstreams)).backward()
+    return [support.read(result) for result in results], [support.gradient(leaf) for leaf in leaves]
 
 
-def check_states(kind, network, module, dtype, folder):
+def check_states(network, module, dtype, folder):
     """From a state and to one: values, and gradients through both."""
-    float_type, states = tarn.TORCH[dtype], 2 if kind == "lstm" else 1
-    try:
-        wrong = exchange(randomized(network), module, folder)
-        if wrong:
-            return [compare.Verdict(False, text=wrong)]
-        values = [torch.randn(s, dtype=float_type) for s in [(5, 3, 4)] + states * [(4, 3, 6)]]
-        upstreams = [torch.randn(s, dtype=float_type) for s in [(5, 3, 12)] + states * [(4, 3, 6)]]
-        ours, theirs = states_in_tarn(module, values, upstreams), states_in_torch(network, values, upstreams)
-        verdicts = [compare.summed(a, b, dtype, label=f"{what} {i}")
-                    for what, ones, others in zip(("result", "gradient"), ours, theirs)
-                    for i, (a, b) in enumerate(zip(ones, others, strict=True))]
-        values = [v.to(torch.float64) for v in values]
-        return judge_recurrence(verdicts, dtype, lambda: sum(states_in_torch(network, values, upstreams), []),
-                                [*values, *network.parameters()], sum(theirs, []))
-    finally:
-        tarn.call("module_free", module)
+    float_type, states = support.TORCH[dtype], 2 if isinstance(network, nn.LSTM) else 1
+    wrong = exchange(randomized(network), module, folder)
+    if wrong:
+        return [compare.Verdict(False, text=wrong)]
+    values = [torch.randn(s, dtype=float_type) for s in [(5, 3, 4)] + states * [(4, 3, 6)]]
+    upstreams = [torch.randn(s, dtype=float_type) for s in [(5, 3, 12)] + states * [(4, 3, 6)]]
+    ours, theirs = states_in_tarn(module, values, upstreams), states_in_torch(network, values, upstreams)
+    verdicts = [compare.summed(a, b, dtype, label=f"{what} {i}")
+                for what, ones, others in zip(("result", "gradient"), ours, theirs)
+                for i, (a, b) in enumerate(zip(ones, others, strict=True))]
+    values = [v.to(torch.float64) for v in values]
+    return judge_recurrence(verdicts, dtype, lambda: sum(states_in_torch(network, values, upstreams), []),
+                            [*values, *network.parameters()], sum(theirs, []))
 
 
 def check_initial(layer):
     """The first weights: names, shapes, range, mean and deviation."""
-    module, verdicts = layer.ours(0), []
+    module, verdicts = layer.ours("f32"), []
     theirs = layer.theirs(torch.float32).state_dict()
-    with tarn.scope():
-        ours = {name: tarn.read(handle) for name, handle in state_of(module).items()}
-    tarn.call("module_free", module)
+    ours = {name: support.read(values) for name, values in module.state_dict().items()}
     for name in sorted(set(ours) | set(theirs)):
         if name not in ours or name not in theirs or ours[name].shape != theirs[name].shape or ours[
                 name].dtype != theirs[name].dtype:
@@ -459,17 +393,17 @@ def check_initial(layer):
 def run(seed):
     """Yields (check, dtype, verdicts)."""
     torch.manual_seed(seed)
-    tarn.call("seed", seed)
+    tarn.seed(seed)
     with tempfile.TemporaryDirectory() as folder:
         for name, layer in LAYERS.items():
             for dtype in ("f64", "f32"):
                 for training in layer.training:
                     yield f"{name} {dtype} {'training' if training else 'evaluating'}", dtype, check_values(
                         layer, dtype, training, folder)
-        for kind, theirs in (("lstm", LSTM), ("gru", GRU)):
+        for theirs in (LSTM, GRU):
             for dtype in ("f64", "f32"):
-                network = theirs(4, 6, 2, bidirectional=True, dtype=tarn.TORCH[dtype])
-                module = recurrent(kind, 4, 6, tarn.DTYPES.index(dtype), layers=2, bidirectional=True)
-                yield f"{kind} states {dtype}", dtype, check_states(kind, network, module, dtype, folder)
+                network = theirs(4, 6, 2, bidirectional=True, dtype=support.TORCH[dtype])
+                module = recurrent(theirs.__name__, 4, 6, dtype, layers=2, bidirectional=True)
+                yield f"{theirs.__name__} states {dtype}", dtype, check_states(network, module, dtype, folder)
     for name, layer in INITIAL.items():
         yield f"{name} at first", "f32", check_initial(layer)

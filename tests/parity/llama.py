@@ -2,7 +2,6 @@
 loss and every gradient, and the text that follows greedily. Families, configurations, weights and tokens are random. A
 real model, stories260K, goes from its own format through tarn into a folder that transformers runs."""
 import contextlib
-import ctypes as c
 import json
 import os
 import random
@@ -15,9 +14,9 @@ import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import compare
-import layers
+import support
 import tarn
-from gpt2 import generate, judge, open_in_tarn
+from gpt2 import generate, in_tarn, judge, open_in_tarn
 
 CONFIGS = 2  # of each family
 FAMILIES = {"llama": transformers.LlamaConfig, "mistral": transformers.MistralConfig, "qwen2": transformers.Qwen2Config,
@@ -66,7 +65,7 @@ def draw_config(family, rng):
 
 def make_network(config, dtype, spread=0.15):
     """Weights far from those of a beginning, norms and biases too, so that every part counts."""
-    network = transformers.AutoModelForCausalLM.from_config(config).to(tarn.TORCH[dtype])
+    network = transformers.AutoModelForCausalLM.from_config(config).to(support.TORCH[dtype])
     with torch.no_grad():
         for values in network.parameters():
             values.add_(torch.randn_like(values) * spread)
@@ -140,16 +139,6 @@ def in_torch(network, tokens, targets):
     return logits.detach(), loss.detach(), {name: p.grad.clone() for name, p in network.named_parameters()}
 
 
-def in_tarn(model, tokens, targets):
-    with tarn.scope():
-        ids, wanted = tarn.tensor(tokens), tarn.tensor(targets)
-        logits = tarn.read(tarn.call("forward", model, ids))
-        loss = tarn.call("model_loss", model, ids, wanted)
-        value = tarn.read(loss)
-        tarn.backward(loss, None)
-        return logits, value, {name: tarn.gradient(p) for name, p in layers.state_of(model, buffers=False).items()}
-
-
 def check_text(network, model, config, rng, shortest=1):
     """Greedy texts of both; transformers' ends with the token that ends it. `shortest`: tokens of a prompt."""
     length = rng.randint(shortest, config.max_position_embeddings - TOKENS)
@@ -215,11 +204,7 @@ def check_theirs(config, dtype, rng, folder):
     network.save_pretrained(folder, **(dict(max_shard_size=rng.choice([2000, 20000])) if sharded else {}))
     if rng.random() < 0.5:
         old_rope(folder)
-    model = open_in_tarn(folder, dtype)
-    try:
-        return compare_models(network, model, config, dtype, rng)
-    finally:
-        tarn.call("module_free", model)
+    return compare_models(network, open_in_tarn(folder, dtype), config, dtype, rng)
 
 
 def fields_of(config, family, dtype):
@@ -228,14 +213,12 @@ def fields_of(config, family, dtype):
     return dict(vocab_size=config.vocab_size, context=config.max_position_embeddings, layers=config.num_hidden_layers,
                 heads=config.num_attention_heads, hidden_size=config.hidden_size, ffn_size=config.intermediate_size,
                 kv_heads=config.num_key_value_heads, head_dim=config.head_dim, epsilon=config.rms_norm_eps,
-                rope_theta=rope["rope_theta"], rope_scaling=["default", "linear", "llama3"].index(rope["rope_type"]),
+                rope_theta=rope["rope_theta"], rope_scaling=rope["rope_type"],
                 rope_factor=rope.get("factor", 0), rope_low_freq_factor=rope.get("low_freq_factor", 0),
-                rope_high_freq_factor=rope.get("high_freq_factor",
-                                               0), rope_original_context=rope.get("original_max_position_embeddings",
-                                                                                  0), qkv_bias=family == "qwen2",
-                qk_norm=family == "qwen3", tie_embeddings=config.tie_word_embeddings, arch=family.encode(),
-                dtype=tarn.DTYPES.index(dtype), has_bos=config.bos_token_id is not None, bos=config.bos_token_id or 0,
-                eos_count=len(ends), eos=(c.c_int64 * 8)(*ends))
+                rope_high_freq_factor=rope.get("high_freq_factor", 0),
+                rope_original_context=rope.get("original_max_position_embeddings", 0), qkv_bias=family == "qwen2",
+                qk_norm=family == "qwen3", tie_embeddings=config.tie_word_embeddings, arch=family, dtype=dtype,
+                bos=config.bos_token_id, eos=ends)
 
 
 def check_config(config, found):
@@ -264,36 +247,29 @@ def opened_by_transformers(folder):
 
 def check_ours(config, dtype, rng, folder):
     """tarn makes and saves; transformers opens, and misses nothing."""
-    made = tarn.LlamaConfig(**fields_of(config, config.model_type, dtype))
-    model = tarn.call("model_llama_sized", c.byref(made), c.sizeof(made), tarn.device(), rng.randrange(1 << 60))
-    try:
-        with tarn.scope():
-            for handle in layers.state_of(model).values():
-                values = tarn.read(handle)
-                tarn.write(handle, values + torch.randn_like(values) * 0.15)
-        tarn.call("model_write", model, folder.encode())
-        network, nothing_lost = opened_by_transformers(folder)
-        verdicts = [
-            nothing_lost,
-            check_config(config, network.config),
-            compare.Verdict(
-                type(network).__name__.lower().startswith(config.model_type),
-                text=f"it opens as {type(network).__name__}"),
-            compare.Verdict(network.dtype == tarn.TORCH[dtype], text=f"transformers opens it in {network.dtype}")]
-        return verdicts + compare_models(network, model, network.config, dtype, rng)
-    finally:
-        tarn.call("module_free", model)
+    model = tarn.Model.create(**fields_of(config, config.model_type, dtype), device=support.device(),
+                              seed=rng.randrange(1 << 60))
+    for parameter in model.state_dict().values():
+        values = support.read(parameter)
+        support.write(parameter, values + torch.randn_like(values) * 0.15)
+    model.write(folder)
+    network, nothing_lost = opened_by_transformers(folder)
+    verdicts = [
+        nothing_lost,
+        check_config(config, network.config),
+        compare.Verdict(
+            type(network).__name__.lower().startswith(config.model_type),
+            text=f"it opens as {type(network).__name__}"),
+        compare.Verdict(network.dtype == support.TORCH[dtype], text=f"transformers opens it in {network.dtype}")]
+    return verdicts + compare_models(network, model, network.config, dtype, rng)
 
 
 def check_bits(config, dtype, rng, folder):
     """A folder in a half dtype goes through tarn, opened as stored, and comes back bitwise identical."""
     network = make_network(config, dtype)
     network.save_pretrained(os.path.join(folder, "there"), max_shard_size=rng.choice([3000, 10**9]))
-    options = tarn.ModelOpenOptions(as_stored=True)
-    model = tarn.call("model_open_sized",
-                      os.path.join(folder, "there").encode(), tarn.device(), c.byref(options), c.sizeof(options))
-    tarn.call("model_write", model, os.path.join(folder, "back").encode())
-    tarn.call("module_free", model)
+    model = tarn.Model.load(os.path.join(folder, "there"), device=support.device(), tokenizer=False)
+    model.write(os.path.join(folder, "back"))
     back = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, "back")).state_dict()
     state = network.state_dict()
     changed = [
@@ -345,22 +321,14 @@ def check_stories(data, folder):
     with open(os.path.join(data, "golden_greedy200.json")) as file:
         golden = json.load(file)
     fields, state = read_stories(os.path.join(data, "stories260K.bin"))
-    made = tarn.LlamaConfig(**fields)
-    model = tarn.call("model_llama_sized", c.byref(made), c.sizeof(made), tarn.device(), 0)
-    try:
-        with tarn.scope():
-            for name, handle in layers.state_of(model).items():
-                tarn.write(handle, state.pop(name).contiguous())
-        ids = golden["ids"]
-        verdicts = [compare.Verdict(not state, text=f"tarn has no {sorted(state)}")]
-        verdicts.append(
-            compare.Verdict(generate(model, ids[:1],
-                                     len(ids) - 1) == ids[1:], text="tarn writes another story"))
-        with tarn.scope():
-            logits = tarn.read(tarn.call("forward", model, tarn.tensor(torch.tensor([ids[:1]]))))[0, 0]
-        tarn.call("model_write", model, folder.encode())
-    finally:
-        tarn.call("module_free", model)
+    model, ids = tarn.Model.create("llama", device=support.device(), **fields), golden["ids"]
+    for name, parameter in model.state_dict().items():
+        support.write(parameter, state.pop(name))
+    verdicts = [
+        compare.Verdict(not state, text=f"tarn has no {sorted(state)}"),
+        compare.Verdict(generate(model, ids[:1], len(ids) - 1) == ids[1:], text="tarn writes another story")]
+    logits = support.read(model(support.tensor(torch.tensor([ids[:1]]))))[0, 0]
+    model.write(folder)
     network, nothing_lost = opened_by_transformers(folder)
     with torch.no_grad():
         text = network.generate(torch.tensor([ids[:1]]), attention_mask=torch.ones(1, 1, dtype=torch.int64),

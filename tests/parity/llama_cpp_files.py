@@ -4,7 +4,6 @@ logits as near as its rounding lets them be, the same ids of texts, the same cha
 The truth is what the numbers in a file give: tarn in f32, which other comparisons hold against transformers. llama.cpp
 rounds the activations to what it multiplies weights with: 16 bits beside 16 bits, 8 bits beside blocks. Keys and values
 are f32 here."""
-import ctypes as c
 import json
 import os
 import random
@@ -19,10 +18,10 @@ import transformers
 import compare
 import gguf_files
 import gpt2
-import layers
 import llama
 import llama_cpp_api
 import pieces
+import support
 import tarn
 import text
 from gpt2 import generate, open_in_tarn
@@ -30,7 +29,7 @@ from gpt2 import generate, open_in_tarn
 # How far logits may be from the truth, by their root mean square. Half a step of the type that activations are rounded
 # to is 2^-9 in bf16, 2^-12 in f16, 1/254 of a block's largest in 8 bits; a few layers add up. Matrices that are read
 # wrongly are further off by factors of ten.
-FAR = {"f32": 1e-5, "f16": 5e-3, "bf16": 3e-2, **{kind: 5e-2 for kind in tarn.QUANTIZED}}
+FAR = {"f32": 1e-5, "f16": 5e-3, "bf16": 3e-2, **{kind: 5e-2 for kind in support.QUANTIZED}}
 GELU = 5e-3  # of a GPT-2 in f32: llama.cpp looks its GELU up in a table of f16
 TOKENS = 40  # of a greedy text
 COMMAND = os.path.join(os.path.dirname(os.environ["TARN_LIBRARY"]), "tarn")
@@ -47,20 +46,12 @@ TEXTS = [
 
 
 def logits_in_tarn(path, ids):
-    model = open_in_tarn(path, "f32")
-    try:
-        with tarn.scope(), tarn.no_grad():
-            return tarn.read(tarn.call("forward", model, tarn.tensor(torch.tensor([ids]))))[0].to(torch.float64)
-    finally:
-        tarn.call("module_free", model)
+    with tarn.no_grad():
+        return support.read(open_in_tarn(path, "f32")(support.tensor(torch.tensor([ids]))))[0].to(torch.float64)
 
 
 def text_in_tarn(path, prompt, count):
-    model = open_in_tarn(path, "f32")
-    try:
-        return generate(model, prompt, count, ignore_eos=True)
-    finally:
-        tarn.call("module_free", model)
+    return generate(open_in_tarn(path, "f32"), prompt, count, ignore_eos=True)
 
 
 def unpacked(path):
@@ -110,13 +101,10 @@ def judge_text(path, theirs, wanted, prompt, near=0.0):
 def write_stories(data, folder):
     """The trained model with its tokenizer, as a folder of tarn's."""
     fields, state = llama.read_stories(os.path.join(data, "stories260K.bin"))
-    made = tarn.LlamaConfig(**fields, has_bos=True, bos=1, eos_count=1, eos=(tarn.c.c_int64 * 8)(2))
-    model = tarn.call("model_llama_sized", c.byref(made), c.sizeof(made), tarn.device(), 0)
-    with tarn.scope():
-        for name, handle in layers.state_of(model).items():
-            tarn.write(handle, state[name].contiguous())
-    tarn.call("model_write", model, folder.encode())
-    tarn.call("module_free", model)
+    model = tarn.Model.create("llama", **fields, bos=1, eos=2, device=support.device())
+    for name, parameter in model.state_dict().items():
+        support.write(parameter, state[name])
+    model.write(folder)
     shutil.copy(os.path.join(data, "tok512.model"), os.path.join(folder, "tokenizer.model"))
 
 
@@ -131,7 +119,7 @@ def check_stories(kind, data, folder):
         verdicts = [judge_logits(path, theirs, kind, ids[:-1])]
         if kind == "f32":
             verdicts.append(judge_text(path, theirs, ids[1:], ids[:1]))
-            found, wanted = theirs.decode(ids[1:]), text.opened(path).decode(ids[1:])
+            found, wanted = theirs.decode(ids[1:]), text.opened(path).decode_bytes(ids[1:])
             verdicts.append(
                 compare.Verdict(found.strip() == wanted.strip(),
                                 text=f"the story is {found!r} in llama.cpp, {wanted!r} in tarn"))
@@ -167,7 +155,7 @@ def make_network(config):
 
 def check_family(family, dtype, rng, folder):
     """A random model of transformers: the same logits, and the same greedy text."""
-    network = make_network(draw_config(family, rng)).to(tarn.TORCH[dtype])
+    network = make_network(draw_config(family, rng)).to(support.TORCH[dtype])
     source, path = os.path.join(folder, "source"), os.path.join(folder, f"{family}-{dtype}.gguf")
     network.save_pretrained(source)
     gguf_files.convert(source, path)
@@ -326,7 +314,7 @@ def save_real(name, folder):
         os.rename(os.path.join(folder, "llama.model"), os.path.join(folder, "tokenizer.model"))
     else:
         ours = text.opened(data)
-        small_model(folder, tarn.call("tokenizer_count", ours.handle), bos_token_id=ENDS[name], eos_token_id=ENDS[name])
+        small_model(folder, len(ours), bos_token_id=ENDS[name], eos_token_id=ENDS[name])
         ours.save(folder)
     return data
 
@@ -388,8 +376,7 @@ def tuned(base, folder):
 def write_gpt2(data, folder):
     """A small GPT-2 with the vocabulary of all of them, not trained."""
     ours = text.opened(data)
-    config = transformers.GPT2Config(vocab_size=tarn.call("tokenizer_count",
-                                                          ours.handle), n_embd=64, n_layer=2, n_head=2, n_positions=128,
+    config = transformers.GPT2Config(vocab_size=len(ours), n_embd=64, n_layer=2, n_head=2, n_positions=128,
                                      bos_token_id=ENDS["gpt2-bpe"], eos_token_id=ENDS["gpt2-bpe"])
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     ours.save(folder)

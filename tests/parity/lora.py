@@ -7,7 +7,6 @@ In f64 every number of every adapter must agree within 1e-9 after 50 steps of Ad
 further from those of the f64 run than twice torch's f32 are, the furthest number counted. AdamW divides a gradient's
 scale out, so gradients are compared as well, in the first step, where all runs have the same weights. Weights below the
 adapters keep their bits."""
-import ctypes as c
 import json
 import os
 import random
@@ -23,8 +22,8 @@ import transformers
 import compare
 import gguf_files
 import gpt2
-import layers
 import llama
+import support
 import tarn
 import text
 import training
@@ -59,7 +58,7 @@ def draw_network(family, dtype, rng):
         config = gpt2.draw_config(rng)
         config.resid_pdrop = config.attn_pdrop = config.embd_pdrop = 0.0
         config.eos_token_id = None
-        return gpt2.randomized(transformers.GPT2LMHeadModel(config)).to(tarn.TORCH[dtype]).eval()
+        return gpt2.randomized(transformers.GPT2LMHeadModel(config)).to(support.TORCH[dtype]).eval()
     return llama.make_network(llama.draw_config(family, rng), dtype)
 
 
@@ -169,13 +168,12 @@ def adapters_of(network, part=lambda values: values.detach()):
 
 def open_both(folder, dtype):
     model = gpt2.open_in_tarn(os.path.join(folder, "base"), dtype)
-    tarn.call("lora_load", model, os.path.join(folder, "theirs").encode())
+    model.load_adapter(os.path.join(folder, "theirs"))
     return model
 
 
 def logits_in_tarn(model, tokens):
-    with tarn.scope():
-        return tarn.read(tarn.call("forward", model, tarn.tensor(tokens)))
+    return support.read(model(support.tensor(tokens)))
 
 
 def logits_in_torch(network, tokens):
@@ -208,19 +206,17 @@ def train_in_torch(network, batches, recipe):
 
 def train_in_tarn(model, batches, recipe, trained):
     """The same, and what else than `trained` changed or had a gradient."""
-    states = {name: tarn.read(p) for name, p in layers.state_of(model).items()}
+    states = {name: support.read(p) for name, p in model.state_dict().items()}
     optimizer, gradients = training.tarn_optimizer(recipe, model), None
     wrong = []
     for tokens, targets in batches:
-        with tarn.scope():
-            tarn.backward(tarn.call("model_loss", model, tarn.tensor(tokens), tarn.tensor(targets)), None)
-            found = {name: tarn.gradient(p) for name, p in layers.state_of(model).items()}
-            wrong += [name for name, values in found.items() if (name in trained) != (values is not None)]
-            gradients = gradients or {
-                name: values.to(torch.float64) for name, values in found.items() if values is not None}
-            training.tarn_step(recipe, optimizer)
-    tarn.call("optimizer_free", optimizer)
-    after = {name: tarn.read(p) for name, p in layers.state_of(model).items()}
+        model.loss(support.tensor(tokens), support.tensor(targets)).backward()
+        found = {name: support.gradient(p) for name, p in model.state_dict().items()}
+        wrong += [name for name, values in found.items() if (name in trained) != (values is not None)]
+        gradients = gradients or {
+            name: values.to(torch.float64) for name, values in found.items() if values is not None}
+        training.tarn_step(recipe, optimizer)
+    after = {name: support.read(p) for name, p in model.state_dict().items()}
     wrong += [name for name, values in after.items() if name not in trained and not torch.equal(values, states[name])]
     return {name: values.to(torch.float64) for name, values in after.items() if name in trained}, gradients, wrong
 
@@ -285,7 +281,7 @@ def open_network(folder, dtype):
 def check_saved(model, folder, tokens, ours, dtype):
     """PEFT opens what tarn saved: the same numbers, none missing, and the same logits."""
     base, place = os.path.join(folder, "base"), os.path.join(folder, "ours")
-    tarn.call("lora_save", model, place.encode(), base.encode())
+    model.save_adapter(place, base)
     network = peft.PeftModel.from_pretrained(open_network(base, dtype)[0], place).eval()
     found = adapters_of(network)
     same = set(found) == set(ours) and all(torch.equal(values, ours[name]) for name, values in found.items())
@@ -308,8 +304,8 @@ def parts_tied(network):
 def check_merged(model, network, truth_network, folder, tokens, dtype):
     """Merged in both, and tarn's merged folder in transformers."""
     place = os.path.join(folder, "merged")
-    tarn.call("lora_merge", model)
-    tarn.call("model_write", model, place.encode())
+    model.merge_adapter()
+    model.write(place)
     opened, whole = open_network(place, dtype)
     ours = logits_in_tarn(model, tokens)
     parts = parts_tied(network)  # the logits before are the truth then
@@ -323,9 +319,7 @@ def check_gguf(network, folder, source):
     """A folder and tarn's adapters in one GGUF file: in the gguf package every weight as PEFT merges it, in GGUF's
     order."""
     path, wrong = os.path.join(folder, "merged.gguf"), []
-    options = gguf_files.ConvertOptions(adapter=os.path.join(folder, "ours").encode(), replace=True)
-    tarn.call("model_convert_sized",
-              os.path.join(folder, source).encode(), path.encode(), None, c.byref(options), c.sizeof(options))
+    tarn.convert(os.path.join(folder, source), path, adapter=os.path.join(folder, "ours"), replace=True)
     found, config = gguf_files.read_tensors(path), network.config
     kind = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}.get(config.model_type,
                                                                                 gguf.MODEL_ARCH.LLAMA)
@@ -349,7 +343,7 @@ def check_adapter_gguf(model, folder, family, tokens):
     compute with, and adapters that tarn opens again."""
     path = os.path.join(folder, "adapter.gguf")
     ours = logits_in_tarn(model, tokens)
-    tarn.call("lora_save", model, path.encode(), None)
+    model.save_adapter(path)
     reader, (network, _) = gguf.GGUFReader(path), open_network(os.path.join(folder, "base"), "f32")
     fields = {key: reader.fields[key].contents() for key in ("general.type", "adapter.type", "adapter.lora.alpha")}
     config, found = network.config, {tensor.name: torch.tensor(tensor.data) for tensor in reader.tensors}
@@ -374,15 +368,12 @@ def check_adapter_gguf(model, folder, family, tokens):
             values += delta.T if "c_" in name else delta
         used += 2
     again = gpt2.open_in_tarn(os.path.join(folder, "base"), "f32")
-    try:
-        tarn.call("lora_load", again, path.encode())
-        return [
-            compare.Verdict(fields["general.type"] == "adapter" and fields["adapter.type"] == "lora", text=f"{fields}"),
-            compare.Verdict(used == len(found), text=f"{len(found) - used} tensors have unknown names"),
-            same_logits("logits of an adapter in GGUF", ours, logits_in_torch(network, tokens), "f32"),
-            same_logits("logits of an opened adapter in GGUF", logits_in_tarn(again, tokens), ours, "f32")]
-    finally:
-        tarn.call("module_free", again)
+    again.load_adapter(path)
+    return [
+        compare.Verdict(fields["general.type"] == "adapter" and fields["adapter.type"] == "lora", text=f"{fields}"),
+        compare.Verdict(used == len(found), text=f"{len(found) - used} tensors have unknown names"),
+        same_logits("logits of an adapter in GGUF", ours, logits_in_torch(network, tokens), "f32"),
+        same_logits("logits of an opened adapter in GGUF", logits_in_tarn(again, tokens), ours, "f32")]
 
 
 def check(family, dtype, rng, folder, has_tokens=False):
@@ -397,33 +388,30 @@ def check(family, dtype, rng, folder, has_tokens=False):
     network.save_pretrained(os.path.join(folder, "theirs"))
     truth_network = wide(os.path.join(folder, "base"), os.path.join(folder, "theirs"), family != "gpt2").eval()
     model = open_both(folder, dtype)
-    try:
-        verdicts = [
-            judge_logits("logits of PEFT's folder", logits_in_tarn(model, tokens),
-                         logits_in_torch(truth_network, tokens), logits_in_torch(network, tokens), dtype)]
-        before = adapters_of(truth_network)
-        recipe = RECIPES[dtype]
-        truth, truth_gradients = train_in_torch(truth_network, batches, recipe)
-        theirs, their_gradients = train_in_torch(network, batches, recipe)
-        ours, our_gradients, wrong = train_in_tarn(model, batches, recipe, set(truth))
-        verdicts += judge_gradients(our_gradients, truth_gradients, their_gradients, dtype)
-        verdicts += judge_training(ours, wrong, before, truth, theirs, dtype)
-        verdicts += check_saved(model, folder, tokens, ours, dtype)
-        if dtype == "f32" and all("lora_" in name for name in ours):
-            verdicts += check_adapter_gguf(model, folder, family, tokens)
-        parts = parts_tied(network)
-        verdicts += check_merged(model, network, truth_network, folder, tokens, dtype)
-        if dtype == "f32" and family != "gpt2":
-            gguf_files.convert(os.path.join(folder, "base"), os.path.join(folder, "base.gguf"))
-            base = open_network(os.path.join(folder, "base"), dtype)[0]
-            if parts:
-                base.lm_head.weight = torch.nn.Parameter(base.lm_head.weight.detach().clone())
-                base.config.tie_word_embeddings = False
-            merged = peft.PeftModel.from_pretrained(base, os.path.join(folder, "ours")).merge_and_unload()
-            verdicts += [check_gguf(merged, folder, source) for source in ("base", "base.gguf")]
-        return verdicts
-    finally:
-        tarn.call("module_free", model)
+    verdicts = [
+        judge_logits("logits of PEFT's folder", logits_in_tarn(model, tokens),
+                     logits_in_torch(truth_network, tokens), logits_in_torch(network, tokens), dtype)]
+    before = adapters_of(truth_network)
+    recipe = RECIPES[dtype]
+    truth, truth_gradients = train_in_torch(truth_network, batches, recipe)
+    theirs, their_gradients = train_in_torch(network, batches, recipe)
+    ours, our_gradients, wrong = train_in_tarn(model, batches, recipe, set(truth))
+    verdicts += judge_gradients(our_gradients, truth_gradients, their_gradients, dtype)
+    verdicts += judge_training(ours, wrong, before, truth, theirs, dtype)
+    verdicts += check_saved(model, folder, tokens, ours, dtype)
+    if dtype == "f32" and all("lora_" in name for name in ours):
+        verdicts += check_adapter_gguf(model, folder, family, tokens)
+    parts = parts_tied(network)
+    verdicts += check_merged(model, network, truth_network, folder, tokens, dtype)
+    if dtype == "f32" and family != "gpt2":
+        gguf_files.convert(os.path.join(folder, "base"), os.path.join(folder, "base.gguf"))
+        base = open_network(os.path.join(folder, "base"), dtype)[0]
+        if parts:
+            base.lm_head.weight = torch.nn.Parameter(base.lm_head.weight.detach().clone())
+            base.config.tie_word_embeddings = False
+        merged = peft.PeftModel.from_pretrained(base, os.path.join(folder, "ours")).merge_and_unload()
+        verdicts += [check_gguf(merged, folder, source) for source in ("base", "base.gguf")]
+    return verdicts
 
 
 def check_halves(family, rng, folder):
@@ -435,15 +423,12 @@ def check_halves(family, rng, folder):
     truth_network = wide(os.path.join(folder, "base"), os.path.join(folder, "theirs"), family != "gpt2").eval()
     tokens = torch.randint(0, network.config.vocab_size, (BATCH, context(network.config)))
     model = open_both(folder, "bf16")
-    try:
-        truth, distance = logits_in_torch(
-            truth_network, tokens), lambda logits: (logits.to(torch.float64) - truth).square().mean().sqrt().item()
-        ours, theirs = distance(logits_in_tarn(model, tokens)), distance(logits_in_torch(network, tokens))
-        return [
-            compare.Verdict(ours <= 2 * theirs, ours, 2 * theirs, "rms",
-                            f"logits are {ours:.3g} from the truth, torch's {theirs:.3g}")]
-    finally:
-        tarn.call("module_free", model)
+    truth, distance = logits_in_torch(
+        truth_network, tokens), lambda logits: (logits.to(torch.float64) - truth).square().mean().sqrt().item()
+    ours, theirs = distance(logits_in_tarn(model, tokens)), distance(logits_in_torch(network, tokens))
+    return [
+        compare.Verdict(ours <= 2 * theirs, ours, 2 * theirs, "rms",
+                        f"logits are {ours:.3g} from the truth, torch's {theirs:.3g}")]
 
 
 def draw_exact(family, rng):
@@ -467,24 +452,21 @@ def check_dora(family, rng, folder):
     network.save_pretrained(os.path.join(folder, "theirs"))
     tokens = torch.randint(0, network.config.vocab_size, (BATCH, context(network.config)))
     model, ours = open_both(folder, "f64"), os.path.join(folder, "ours")
+    theirs = logits_in_torch(network, tokens)
+    verdicts = [same_logits("logits of DoRA", logits_in_tarn(model, tokens), theirs, "f64")]
+    model.train()
     try:
-        theirs = logits_in_torch(network, tokens)
-        verdicts = [same_logits("logits of DoRA", logits_in_tarn(model, tokens), theirs, "f64")]
-        tarn.call("module_train", model, True)
-        try:
-            tarn.call("model_loss", model, tarn.tensor(tokens), tarn.tensor(tokens))
-            verdicts.append(compare.Verdict(False, text="DoRA was trained"))
-        except tarn.Error as error:
-            verdicts.append(compare.Verdict("has a DoRA adapter" in str(error), text=f"training DoRA: {error}"))
-        tarn.call("module_train", model, False)
-        tarn.call("lora_save", model, ours.encode(), None)
-        again = peft.PeftModel.from_pretrained(open_network(os.path.join(folder, "base"), "f64")[0], ours).eval()
-        verdicts.append(same_logits("logits of tarn's DoRA folder", logits_in_torch(again, tokens), theirs, "f64"))
-        tarn.call("lora_merge", model)
-        verdicts.append(same_logits("logits of merged DoRA", logits_in_tarn(model, tokens), theirs, "f64"))
-        return verdicts
-    finally:
-        tarn.call("module_free", model)
+        model.loss(support.tensor(tokens), support.tensor(tokens))
+        verdicts.append(compare.Verdict(False, text="DoRA was trained"))
+    except tarn.Error as error:
+        verdicts.append(compare.Verdict("has a DoRA adapter" in str(error), text=f"training DoRA: {error}"))
+    model.eval()
+    model.save_adapter(ours)
+    again = peft.PeftModel.from_pretrained(open_network(os.path.join(folder, "base"), "f64")[0], ours).eval()
+    verdicts.append(same_logits("logits of tarn's DoRA folder", logits_in_torch(again, tokens), theirs, "f64"))
+    model.merge_adapter()
+    verdicts.append(same_logits("logits of merged DoRA", logits_in_tarn(model, tokens), theirs, "f64"))
+    return verdicts
 
 
 def check_resized(family, rng, folder):
@@ -505,26 +487,22 @@ def check_resized(family, rng, folder):
     tokens = torch.randint(0, count, (BATCH, context(network.config)))
     tokens[0, 0] = count - 1
     model, merged = open_both(folder, "f64"), os.path.join(folder, "merged")
-    try:
-        theirs = logits_in_torch(network, tokens)
-        verdicts = [same_logits("logits of added tokens", logits_in_tarn(model, tokens), theirs, "f64")]
-        tarn.call("lora_save", model, os.path.join(folder, "ours").encode(), None)
-        base = open_network(os.path.join(folder, "base"), "f64")[0]
-        base.resize_token_embeddings(count, mean_resizing=False)
-        again = peft.PeftModel.from_pretrained(base, os.path.join(folder, "ours")).eval()
-        verdicts.append(same_logits("logits of tarn's added tokens", logits_in_torch(again, tokens), theirs, "f64"))
-        once_more = gpt2.open_in_tarn(os.path.join(folder, "base"), "f64")
-        tarn.call("lora_load", once_more, os.path.join(folder, "ours").encode())
-        verdicts.append(same_logits("logits of reopened tokens", logits_in_tarn(once_more, tokens), theirs, "f64"))
-        tarn.call("module_free", once_more)
-        tarn.call("lora_merge", model)
-        tarn.call("model_write", model, merged.encode())
-        opened, whole = open_network(merged, "f64")
-        return verdicts + [
-            whole, compare.Verdict(opened.config.vocab_size == count, text=f"vocab_size is {opened.config.vocab_size}"),
-            same_logits("logits of added tokens in transformers", logits_in_torch(opened, tokens), theirs, "f64")]
-    finally:
-        tarn.call("module_free", model)
+    theirs = logits_in_torch(network, tokens)
+    verdicts = [same_logits("logits of added tokens", logits_in_tarn(model, tokens), theirs, "f64")]
+    model.save_adapter(os.path.join(folder, "ours"))
+    base = open_network(os.path.join(folder, "base"), "f64")[0]
+    base.resize_token_embeddings(count, mean_resizing=False)
+    again = peft.PeftModel.from_pretrained(base, os.path.join(folder, "ours")).eval()
+    verdicts.append(same_logits("logits of tarn's added tokens", logits_in_torch(again, tokens), theirs, "f64"))
+    once_more = gpt2.open_in_tarn(os.path.join(folder, "base"), "f64")
+    once_more.load_adapter(os.path.join(folder, "ours"))
+    verdicts.append(same_logits("logits of reopened tokens", logits_in_tarn(once_more, tokens), theirs, "f64"))
+    model.merge_adapter()
+    model.write(merged)
+    opened, whole = open_network(merged, "f64")
+    return verdicts + [
+        whole, compare.Verdict(opened.config.vocab_size == count, text=f"vocab_size is {opened.config.vocab_size}"),
+        same_logits("logits of added tokens in transformers", logits_in_torch(opened, tokens), theirs, "f64")]
 
 
 # ---- added tokens ----------------------------------------------------------------------------------------------------
@@ -562,10 +540,7 @@ def check_added(family, rng, folder):
     ids = theirs(prompt, add_special_tokens=False)["input_ids"]
     tokens = torch.tensor([ids])
     model = gpt2.open_in_tarn(os.path.join(run_folder, "best"), "f32")
-    try:
-        logits, bound = logits_in_tarn(model, tokens), logits_in_torch(network, tokens)
-    finally:
-        tarn.call("module_free", model)
+    logits, bound = logits_in_tarn(model, tokens), logits_in_torch(network, tokens)
     verdicts = [
         whole,
         compare.Verdict(ours.encode(prompt) == ids, text=f"ids are {ours.encode(prompt)}, not {ids}"),

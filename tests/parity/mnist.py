@@ -17,7 +17,9 @@ import torch
 
 import compare
 import networks
+import support
 import tarn
+from tarn._library import Owner, Scope, keep, lib
 
 BATCH, TEST_BATCH, WANTED = 64, 1000, 0.99
 MEAN, DEVIATION = 0.1307, 0.3081
@@ -72,61 +74,50 @@ def torch_accuracy(seed, epochs):
 
 
 def tarn_loader(training, batch, seed):
-    dataset = tarn.call("dataset_mnist", folder().encode(), training)
-    options = tarn.LoaderOptions(batch_size=batch, shuffle=training, seed=seed, device=tarn.device(), normalize=True,
-                                 channels=1, mean=c.pointer(c.c_float(MEAN)), std=c.pointer(c.c_float(DEVIATION)))
-    loader = tarn.call("loader_new_sized", dataset, c.byref(options), c.sizeof(options))
-    tarn.call("dataset_free", dataset)
-    return loader
+    dataset = support.call("dataset_mnist", folder(), training)
+    loader = support.call("loader_new_sized", dataset, *support.options(
+        "loader", batch_size=batch, shuffle=training, seed=seed, device=support.device()._value, normalize=True,
+        channels=1, mean=c.pointer(c.c_float(MEAN)), std=c.pointer(c.c_float(DEVIATION))))
+    support.call("dataset_free", dataset)
+    return Owner(loader, lib.tarn_loader_free)
 
 
-def next_batch(loader):
-    """(images, labels) in the open scope, or None at the end of an epoch."""
+def batches(loader):
+    """(images, labels) to the end of an epoch."""
     fields = (c.c_void_p * 2)()
-    return tuple(fields) if tarn.call("loader_next", loader, fields) else None
+    while True:
+        with Scope():
+            if not support.call("loader_next", loader.handle, fields):
+                return
+            batch = [tarn.Tensor._wrap(keep(field)) for field in fields]
+        yield batch
 
 
 def tarn_epoch(network, optimizer, loader):
-    while True:
-        with tarn.scope():
-            batch = next_batch(loader)
-            if not batch:
-                return
-            loss, = tarn.apply("cross_entropy", [tarn.call("forward", network, batch[0]), batch[1]], {}, 1)
-            tarn.backward(loss, None)
-            tarn.call("optimizer_step", optimizer)
+    for images, labels in batches(loader):
+        tarn.functional.cross_entropy(network(images), labels).backward()
+        optimizer.step()
 
 
 def tarn_test(network):
-    loader, right, count = tarn_loader(False, TEST_BATCH, 0), 0, 0
-    tarn.call("module_train", network, False)
+    right = count = 0
+    network.eval()
     with tarn.no_grad():
-        while True:
-            with tarn.scope():
-                batch = next_batch(loader)
-                if not batch:
-                    break
-                guesses, labels = tarn.read(tarn.call("forward", network, batch[0])).argmax(1), tarn.read(batch[1])
-                right, count = right + (guesses == labels).sum().item(), count + len(labels)
-    tarn.call("loader_free", loader)
+        for images, labels in batches(tarn_loader(False, TEST_BATCH, 0)):
+            right += (network(images).argmax(1) == labels).sum().item()
+            count += len(labels)
     return right / count
 
 
 def tarn_accuracy(seed, epochs):
-    tarn.call("seed", seed)
+    tarn.seed(seed)
     network, loader = networks.in_tarn(networks.lenet()), tarn_loader(True, BATCH, seed)
-    options = tarn.SgdOptions(lr=LR, momentum=MOMENTUM)
-    optimizer = tarn.call("sgd_sized", network, c.byref(options), c.sizeof(options))
-    total = epochs * tarn.call("loader_batches", loader)
-    tarn.call("optimizer_set_schedule", optimizer, c.byref(tarn.Schedule(kind=2, warmup_steps=WARMUP,
-                                                                         total_steps=total)))
+    optimizer = tarn.optim.SGD(network, lr=LR, momentum=MOMENTUM)
+    total = epochs * support.call("loader_batches", loader.handle)
+    optimizer.set_schedule("cosine", warmup_steps=WARMUP, total_steps=total)
     for _ in range(epochs):
         tarn_epoch(network, optimizer, loader)
-    accuracy = tarn_test(network)
-    tarn.call("loader_free", loader)
-    tarn.call("optimizer_free", optimizer)
-    tarn.call("module_free", network)
-    return accuracy
+    return tarn_test(network)
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------
@@ -168,8 +159,8 @@ def main():
     if not folder():
         raise SystemExit("set TARN_TEST_DATA to a folder that holds mnist/")
     torch.set_num_threads(options.threads)
-    tarn.call("set_threads", options.threads)
-    tarn.use_device(options.device)
+    tarn.set_threads(options.threads)
+    support.use_device(options.device)
     verdict = run(options.seed, options.seeds, options.epochs)
     print(verdict.text)
     raise SystemExit(0 if verdict.good else 1)

@@ -6,13 +6,13 @@ import layers
 import tarn
 
 nn = torch.nn
-ACTIVATIONS = {"relu": (0, nn.ReLU), "silu": (4, nn.SiLU)}
+ACTIVATIONS = {"relu": nn.ReLU, "silu": nn.SiLU}
 
 TORCH = {
     "linear": lambda dtype, inside, outside: nn.Linear(inside, outside, dtype=dtype), "conv": lambda dtype, inside,
     outside, kernel, stride, padding, bias: nn.Conv2d(inside, outside, kernel, stride, padding, bias=bias, dtype=dtype),
     "batchnorm": lambda dtype, channels: nn.BatchNorm2d(channels, dtype=dtype),
-    "activation": lambda dtype, name: ACTIVATIONS[name][1](), "max_pool": lambda dtype, kernel: nn.MaxPool2d(kernel),
+    "activation": lambda dtype, name: ACTIVATIONS[name](), "max_pool": lambda dtype, kernel: nn.MaxPool2d(kernel),
     "avg_pool": lambda dtype, kernel: nn.AvgPool2d(kernel), "global_avg_pool": lambda dtype: nn.AdaptiveAvgPool2d(1),
     "flatten": lambda dtype: nn.Flatten(),
     "residual": lambda dtype, body, shortcut: layers.Residual(in_torch(body, dtype),
@@ -21,13 +21,13 @@ TORCH = {
 TARN = {
     "linear": lambda dtype, inside, outside: layers.linear(inside, outside, dtype),
     "conv": lambda dtype, inside, outside, kernel, stride, padding, bias: layers.conv2d(
-        inside, outside, (kernel, kernel), dtype, (stride, stride),
-        (padding, padding), no_bias=not bias), "batchnorm": lambda dtype, channels: layers.batchnorm(channels, dtype),
-    "activation": lambda dtype, name: layers.activation(ACTIVATIONS[name][0]),
-    "max_pool": lambda dtype, kernel: layers.pool2d("max", (kernel, kernel)),
-    "avg_pool": lambda dtype, kernel: layers.pool2d("avg", (kernel, kernel)),
-    "global_avg_pool": lambda dtype: tarn.call("global_avg_pool2d_layer"),
-    "flatten": lambda dtype: tarn.call("flatten", 1),
+        inside, outside, kernel, dtype, stride=stride, padding=padding, bias=bias),
+    "batchnorm": lambda dtype, channels: layers.batchnorm(channels, dtype),
+    "activation": lambda dtype, name: tarn.nn.Activation(name),
+    "max_pool": lambda dtype, kernel: tarn.nn.MaxPool2d(kernel),
+    "avg_pool": lambda dtype, kernel: tarn.nn.AvgPool2d(kernel),
+    "global_avg_pool": lambda dtype: tarn.nn.GlobalAvgPool2d(),
+    "flatten": lambda dtype: tarn.nn.Flatten(),
     "residual": lambda dtype, body, shortcut: layers.residual(in_tarn(body, dtype),
                                                               in_tarn(shortcut, dtype) if shortcut else None), }
 
@@ -36,8 +36,8 @@ def in_torch(network, dtype=torch.float32):
     return nn.Sequential(*(TORCH[kind](dtype, *numbers) for kind, *numbers in network))
 
 
-def in_tarn(network, dtype=0):
-    """On the device in use; the caller frees it with module_free. `dtype` is a tarn_dtype."""
+def in_tarn(network, dtype="f32"):
+    """On the device in use."""
     return layers.sequential(*(TARN[kind](dtype, *numbers) for kind, *numbers in network))
 
 

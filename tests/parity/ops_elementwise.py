@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import compare
-import tarn
+import support
 from case import Case, FLOATS, INTEGERS, Input, LAYOUTS, by_terms, by_upstream
 
 # ---- references ------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ POW_BARS = {**compare.ULPS, "f32": 16.0}
 
 
 def cast(values, dtype):
-    return values.to(tarn.TORCH[dtype])
+    return values.to(support.TORCH[dtype])
 
 
 def random_values(shape, dtype, generator, positive=False):
@@ -175,7 +175,7 @@ def random_values(shape, dtype, generator, positive=False):
         return torch.randint(0, 2, shape, generator=generator).to(torch.bool)
     if dtype in INTEGERS:
         low, high = (0, 256) if dtype == "u8" else (1, 1000) if positive else (-1000, 1000)
-        return torch.randint(low, high, shape, generator=generator).to(tarn.TORCH[dtype])
+        return torch.randint(low, high, shape, generator=generator).to(support.TORCH[dtype])
     values = torch.randn(shape, generator=generator, dtype=torch.float64)
     if dtype != "f16":  # whose range products of these would leave
         values = values * torch.exp2(torch.randint(-3, 3, shape, generator=generator).to(torch.float64))
@@ -185,7 +185,7 @@ def random_values(shape, dtype, generator, positive=False):
 def bit_patterns(dtype, generator):
     """Every value of a 16-bit dtype; as many random bit patterns of a wider one."""
     if dtype in ("bf16", "f16"):
-        return torch.arange(-32768, 32768).to(torch.int16).view(tarn.TORCH[dtype])
+        return torch.arange(-32768, 32768).to(torch.int16).view(support.TORCH[dtype])
     if dtype == "f32":
         return torch.randint(-2 ** 31, 2 ** 31, (65536,), generator=generator).to(torch.int32).view(torch.float32)
     high = torch.randint(-2 ** 31, 2 ** 31, (65536,), generator=generator)
@@ -223,7 +223,7 @@ def extremes(dtype):
 def extreme_case(case, *operands):
     """Every combination of the operands' values with every extreme upstream gradient."""
     grid = torch.cartesian_prod(
-        *operands, cast(torch.tensor(EXTREME_UPSTREAMS, dtype=torch.float64), tarn.NAME[operands[0].dtype]))
+        *operands, cast(torch.tensor(EXTREME_UPSTREAMS, dtype=torch.float64), support.NAME[operands[0].dtype]))
     columns = [column.contiguous() for column in grid.unbind(1)]
     return case(*columns[:-1], given=columns[-1], label="extreme upstream")
 
@@ -249,9 +249,9 @@ def dtypes_of(kind):
 
 def refusals(op, taken, inputs=1, attributes=None):
     """A dtype that the table does not list must be one that tarn does not take."""
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         if dtype not in taken:
-            values = [Input(torch.ones(3, dtype=tarn.TORCH[dtype])) for _ in range(inputs)]
+            values = [Input(torch.ones(3, dtype=support.TORCH[dtype])) for _ in range(inputs)]
             yield Case(op, values, None, attributes or {}, dtype=dtype, refused=True, label="must be refused")
 
 
@@ -437,7 +437,7 @@ def swiglu_cases(op, rng, generator, count, attributes={}):
 
 
 def where_cases(op, rng, generator, count):
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         def case(shapes, layouts, constants=(False, False), label=""):
             condition = Input(torch.randint(0, 2, shapes[0], generator=generator).to(torch.bool), layouts[0])
             pairs = zip(shapes[1:], layouts[1:], constants)
@@ -461,12 +461,12 @@ def where_cases(op, rng, generator, count):
 
 
 def cast_cases(op, rng, generator, count):
-    for source in tarn.DTYPES:
-        for target in tarn.DTYPES:
+    for source in support.DTYPES:
+        for target in support.DTYPES:
             def case(values, layout, label=""):
                 reference = lambda x: _convert(x, source, target)
                 kind = "exact" if source not in FLOATS or target not in FLOATS else "ulp"
-                return Case(op, [Input(values, layout)], reference, {"dtype": tarn.DTYPES.index(target)},
+                return Case(op, [Input(values, layout)], reference, {"dtype": support.DTYPES.index(target)},
                             f"from {source} {label}".strip(), kind=kind, dtype=target, bars={d: 0.5 for d in FLOATS},
                             gradient_kind="ulp", gradient_dtype="f64" if source == "f64" else "f32")
             for layout in LAYOUTS:
@@ -481,7 +481,7 @@ def cast_cases(op, rng, generator, count):
 def _convert(x, source, target):
     if source in FLOATS and target in FLOATS:
         return x * 1.0  # in f64 the exact value; tarn rounds it to the target once
-    return x.to(tarn.TORCH[source]).to(tarn.TORCH[target])
+    return x.to(support.TORCH[source]).to(support.TORCH[target])
 
 
 OPS = {

@@ -3,7 +3,7 @@ import math
 
 import torch
 
-import tarn
+import support
 from case import Case, FLOATS, Input, LAYOUTS, by_squares
 from ops_elementwise import random_shape, random_values
 
@@ -11,7 +11,7 @@ INDICES = ["i64", "i32"]
 
 
 def indices(shape, limit, dtype, generator):
-    return torch.randint(0, max(limit, 1), shape, generator=generator).to(tarn.TORCH[dtype])
+    return torch.randint(0, max(limit, 1), shape, generator=generator).to(support.TORCH[dtype])
 
 
 def long(index):
@@ -28,7 +28,7 @@ def index_case(op, inputs, reference, attributes, dtype, rng, **more):
 
 def gather_cases(op, rng, generator, count):
     shapes = [(3, 4, 5), (6,), (1, 3), (), (4, 0), (40, 33)]
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         for index_dtype in INDICES:
             for shape in shapes + [random_shape(rng) for _ in range(count)]:
                 for layout in LAYOUTS:
@@ -51,7 +51,7 @@ def scatter(x, axis, index, source):
 
 def scatter_cases(op, rng, generator, count):
     shapes = [(3, 4, 5), (6,), (1, 3), (), (40, 33)]
-    for dtype in [d for d in tarn.DTYPES if d != "bool"]:
+    for dtype in [d for d in support.DTYPES if d != "bool"]:
         for index_dtype in INDICES:
             for shape in shapes + [random_shape(rng) for _ in range(count)]:
                 for layout in LAYOUTS:
@@ -69,7 +69,7 @@ def scatter_cases(op, rng, generator, count):
 
 def select_cases(op, rng, generator, count):
     shapes = [(3, 4, 5), (6,), (1, 3), (40, 33), (5, 0)]
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         for index_dtype in INDICES:
             for shape in shapes + [random_shape(rng) or (3,) for _ in range(count)]:
                 for layout in LAYOUTS:
@@ -83,7 +83,7 @@ def select_cases(op, rng, generator, count):
 
 
 def embedding_cases(op, rng, generator, count):
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         for index_dtype in INDICES:
             for shape in [(6, ), (2, 3), (), (0, ), (2, 0), (4, 5, 2),
                           (300, )] + [random_shape(rng) for _ in range(count)]:
@@ -96,16 +96,16 @@ def embedding_cases(op, rng, generator, count):
 
 
 def one_hot_cases(op, rng, generator, count):
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         for index_dtype in INDICES:
             for shape in [(6,), (2, 3), (), (0,), (2, 0, 3), (4, 1, 5)] + [random_shape(rng) for _ in range(count)]:
                 for layout in LAYOUTS:
                     classes = rng.choice([1, 3, 17])
                     index = indices(shape, classes, index_dtype, generator)
                     reference = lambda i, classes=classes, dtype=dtype: torch.nn.functional.one_hot(long(
-                        i), classes).to(tarn.TORCH[dtype])
+                        i), classes).to(support.TORCH[dtype])
                     yield Case(op, [Input(index, layout)], reference,
-                               {"classes": classes, "dtype": tarn.DTYPES.index(dtype)}, kind="exact", dtype=dtype,
+                               {"classes": classes, "dtype": support.DTYPES.index(dtype)}, kind="exact", dtype=dtype,
                                label=f"index {index_dtype}")
 
 
@@ -116,11 +116,11 @@ def distinct_values(shape, dtype, generator):
         count = min(count, 256)
     order = torch.randperm(count, generator=generator)
     values = torch.cat([order] * (-(-math.prod(shape) // count) if count else 1))[:math.prod(shape)].reshape(shape)
-    return (values if dtype == "u8" else values - count // 2).to(tarn.TORCH[dtype])
+    return (values if dtype == "u8" else values - count // 2).to(support.TORCH[dtype])
 
 
 def few_values(shape, dtype, generator):
-    return torch.randint(0, 2 if dtype == "bool" else 4, shape, generator=generator).to(tarn.TORCH[dtype])
+    return torch.randint(0, 2 if dtype == "bool" else 4, shape, generator=generator).to(support.TORCH[dtype])
 
 
 SORTED = [(3, 4, 5), (7,), (1,), (), (0,), (3, 0), (0, 3), (2, 200), (200, 2), (40, 33)]
@@ -133,7 +133,7 @@ def with_specials(values):
 
 
 def sort_cases(op, rng, generator, count):
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         def case(values, layout, **more):
             axis = rng.randrange(-values.ndim, values.ndim) if values.ndim else rng.choice([0, -1])
             descending = rng.random() < 0.5
@@ -152,7 +152,7 @@ def sort_cases(op, rng, generator, count):
 
 
 def topk_cases(op, rng, generator, count):
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         def case(values, layout, **more):
             axis = rng.randrange(-values.ndim, values.ndim) if values.ndim else -1
             size = values.shape[axis] if values.ndim else 1

@@ -3,7 +3,7 @@ import math
 
 import torch
 
-import tarn
+import support
 from case import Case, FLOATS, Input, LAYOUTS, by_squares
 from ops_elementwise import random_shape, random_values, special_values
 
@@ -107,7 +107,7 @@ MOVEMENTS = {
 
 def movement_cases(op, rng, generator, count):
     draw, lowest = MOVEMENTS[op]
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         def case(values, layout, **more):
             drawn = draw(tuple(values.shape), rng)
             if not drawn:
@@ -131,7 +131,7 @@ def movement_cases(op, rng, generator, count):
 
 def join_cases(op, rng, generator, count):
     function = torch.cat if op == "concat" else torch.stack
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         def case(shapes, axis, layouts=None, **more):
             inputs = [Input(random_values(s, dtype, generator), rng.choice(LAYOUTS)) for s in shapes]
             return Case(op, inputs, lambda *x: function(x, axis), {"axis": axis}, kind="exact", dtype=dtype,
@@ -148,7 +148,7 @@ def join_cases(op, rng, generator, count):
 
 
 def split_cases(op, rng, generator, count):
-    for dtype in tarn.DTYPES:
+    for dtype in support.DTYPES:
         for shape in [(3, 4, 5), (12,), (8, 1), (5, 0), (30, 33)]:
             for axis in range(-len(shape), len(shape)):
                 for layout in LAYOUTS:

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 
 import compare
-import tarn
 from case import Case, FLOATS, INTEGERS, Input, LAYOUTS, by_squares
 from ops_elementwise import NARROW, UNARY, cast, random_shape, random_values, refusals
 from ops_index import indices, long

@@ -3,7 +3,7 @@ import math
 
 import torch
 
-import tarn
+import support
 from case import Case, FLOATS, INTEGERS, Input, LAYOUTS, by_squares, in_torch
 from ops_elementwise import cast, random_shape, random_values, refusals
 
@@ -175,7 +175,7 @@ def argument_cases(op, rng, generator, count):
             for axis in (0, 1):
                 yield case(random_values((70, 60), dtype, generator), axis, layout)
                 few = torch.randint(0, 2 if dtype == "bool" else 3, (9, 11), generator=generator)
-                yield case(few.to(tarn.TORCH[dtype]), axis, layout, label="ties")
+                yield case(few.to(support.TORCH[dtype]), axis, layout, label="ties")
         yield case(random_values((3, 0), dtype, generator), 0, label="empty")
         for _ in range(count):
             shape = random_shape(rng) or (4,)

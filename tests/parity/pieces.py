@@ -1,7 +1,6 @@
 """SentencePiece's BPE beside the packages sentencepiece, tokenizers and transformers: the same ids and texts from
 tokenizer.model, tokenizer.json and GGUF. Models are trained here; real ones come from TARN_TEST_DATA."""
 import codecs
-import ctypes as c
 import io
 import os
 import random
@@ -35,8 +34,8 @@ def compare(ours, encode, decode, rng, count):
         ids, expected = ours.encode(sample), encode(sample)
         if ids != expected:
             return f"{sample!r}: {ids} here, {expected} there"
-        if ours.decode(ids).decode() != decode(ids):
-            return f"{sample!r}: {ids} give {ours.decode(ids)!r} here, {decode(ids)!r} there"
+        if ours.decode_bytes(ids).decode() != decode(ids):
+            return f"{sample!r}: {ids} give {ours.decode_bytes(ids)!r} here, {decode(ids)!r} there"
     return ""
 
 
@@ -51,8 +50,8 @@ class AsText:
     def encode(self, sample):
         return self.ours.encode(sample, special_as_text=True)
 
-    def decode(self, ids):
-        return self.ours.decode(ids).lstrip(b" ") if self.bare else self.ours.decode(ids)
+    def decode_bytes(self, ids):
+        return self.ours.decode_bytes(ids).lstrip(b" ") if self.bare else self.ours.decode_bytes(ids)
 
 
 def beside_package(path, rng, count):
@@ -106,7 +105,7 @@ def beside_saved(path, folder, rng, count):
     saved = os.path.join(folder, "saved")
     ours.save(saved)
     theirs, again = Tokenizer.from_file(os.path.join(saved, "tokenizer.json")), text.opened(saved)
-    if tarn.call("tokenizer_hash", ours.handle) != tarn.call("tokenizer_hash", again.handle):
+    if ours.hash != again.hash:
         return "saved and opened it is another tokenizer"
     return compare(ours, lambda x: theirs.encode(x, add_special_tokens=False).ids,
                    lambda ids: theirs.decode(ids, skip_special_tokens=False), rng, count)
@@ -114,20 +113,13 @@ def beside_saved(path, folder, rng, count):
 
 def streamed(ours, ids):
     """What a stream gives, push by push, and at the end."""
-    length, parts = c.c_size_t(), []
-    stream = tarn.call("text_stream_new_sized", ours.handle, None, 0)
-    for i in list(ids) + [None]:
-        result = tarn.call("text_stream_end", stream, c.byref(length)) if i is None else tarn.call(
-            "text_stream_push", stream, i, c.byref(length))
-        parts.append(c.string_at(result, length.value).decode())
-    tarn.call("text_stream_free", stream)
-    return parts
+    return list(ours.decode_stream(ids))
 
 
 def check_stream(folder, rng):
     """Bytes come out as Python decodes them; those of a text when Python's incremental decoder gives them, one
     character at a time."""
-    ours = text.Ours(tarn.call("tokenizer_bytes"))
+    ours = tarn.Tokenizer.of_bytes()
     for _ in range(2000):
         whole = "".join(rng.choices(["é", "日", "🦙", "x"], k=rng.randrange(6))).encode()
         decoder = codecs.getincrementaldecoder("utf-8")()
@@ -210,8 +202,7 @@ def check_llama(folder, rng):
     if wrong:
         return wrong
     ours, other = text.opened(path), text.opened(own)
-    same = tarn.call("tokenizer_hash", ours.handle) == tarn.call("tokenizer_hash", other.handle)
-    return "" if same else "the GGUF file gives another tokenizer than tokenizer.model"
+    return "" if ours.hash == other.hash else "the GGUF file gives another tokenizer than tokenizer.model"
 
 
 CHECKS = {"stream": check_stream, "trained": check_trained, "stories": check_stories, "llama": check_llama}

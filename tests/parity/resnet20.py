@@ -1,7 +1,6 @@
 """ResNet-20 with weights trained by others, on 1,000 images of CIFAR-10: the file as it is, loaded by name in tarn and
 written out in torch by hand. Image by image tarn gives torch's class, and logits that are no further from torch's in
 f64 than twice torch's in f32, plus 1e-5 (TARN_TEST_DATA names a folder that holds cifar10/ and resnet20/)."""
-import ctypes as c
 import json
 import os
 
@@ -9,15 +8,12 @@ import numpy
 import torch
 
 import compare
+import support
 import tarn
 
 functional = torch.nn.functional
 IMAGES, AT_ONCE, RIGHT = 1000, 250, 915
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-class LoadOptions(c.Structure):
-    _fields_ = [("allow_missing", c.c_bool), ("allow_unexpected", c.c_bool), ("skip_mismatched", c.c_bool)]
 
 
 def paths():
@@ -79,14 +75,15 @@ def torch_logits(weights, x, dtype):
 
 
 def tarn_logits(path, x):
-    model, options, parts = tarn.call("model_resnet20", 10, tarn.device()), LoadOptions(allow_missing=True), []
-    tarn.call("module_load_sized", model, path.encode(), c.byref(options), c.sizeof(options))
-    tarn.call("module_train", model, False)
-    for part in x.float().split(AT_ONCE):
-        with tarn.scope(), tarn.no_grad():
-            parts.append(tarn.read(tarn.call("forward", model, tarn.tensor(part))).double())
-    tarn.call("module_free", model)
-    return torch.cat(parts)
+    handle = support.call("model_resnet20", 10, support.device())
+    model = tarn.nn.Module._borrow(handle)
+    try:
+        support.call("module_load_sized", model, path, *support.options("module_load", allow_missing=True))
+        model.eval()
+        with tarn.no_grad():
+            return torch.cat([support.read(model(support.tensor(part))).double() for part in x.float().split(AT_ONCE)])
+    finally:
+        support.call("module_free", handle)
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------

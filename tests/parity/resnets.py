@@ -4,7 +4,6 @@ mode, and logits and running statistics in training mode, are compared with torc
 
 Bars are torch's own distance in f32 and a small one besides: a relu near 0 may be on in one and off in the other, which
 moves gradients by thousandths. A wrong architecture is off by as much as the values are."""
-import ctypes as c
 import os
 import tempfile
 
@@ -13,6 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import compare
+import support
 import tarn
 
 DEPTHS = {18: (False, (2, 2, 2, 2)), 34: (False, (3, 4, 6, 3)), 50: (True, (3, 4, 6, 3))}
@@ -83,26 +83,14 @@ def torch_results(model, x, upstream):
 
 
 def tarn_results(layers, path, x, upstream):
-    model = tarn.call("model_resnet_sized", layers, CLASSES, tarn.device(), None, 0)
-    tarn.call("module_load_sized", model, path.encode(), None, 0)
-    tarn.call("module_train", model, False)
-    with tarn.scope():
-        y = tarn.call("forward", model, tarn.tensor(x))
-        tarn.backward(y, tarn.tensor(upstream))
-        tested = tarn.read(y).double()
-        values = {}
-        for i in range(tarn.call("module_parameter_count", model)):
-            name = tarn.call("module_parameter_name", model, i).decode()
-            values[name] = tarn.gradient(tarn.call("module_parameter", model, i))
-    tarn.call("module_train", model, True)
-    with tarn.scope(), tarn.no_grad():
-        trained = tarn.read(tarn.call("forward", model, tarn.tensor(x))).double()
-    state = {}
-    for i in range(tarn.call("module_buffer_count", model)):
-        name = tarn.call("module_buffer_name", model, i).decode()
-        if name.endswith(("mean", "var")):
-            state[name] = tarn.read(tarn.call("module_buffer", model, i)).double()
-    tarn.call("module_free", model)
+    model = tarn.nn.ResNet(layers, CLASSES, device=support.device()).load_weights(path).eval()
+    y = model(support.tensor(x))
+    y.backward(support.tensor(upstream))
+    tested, values = support.read(y).double(), {name: support.gradient(p) for name, p in model.named_parameters()}
+    model.train()
+    with tarn.no_grad():
+        trained = support.read(model(support.tensor(x))).double()
+    state = {name: support.read(b).double() for name, b in model.named_buffers() if name.endswith(("mean", "var"))}
     return tested, trained, {name: g if g is None else g.double() for name, g in values.items()}, state
 
 

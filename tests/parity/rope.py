@@ -10,21 +10,13 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+import support
 import tarn
+from tarn import _c
 
 KINDS = ["default", "linear", "llama3", "dynamic", "yarn", "longrope"]  # in the order of tarn_rope_scaling
 TOLERANCE = 3e-6
 CASES = 200
-
-
-class Options(c.Structure):
-    _fields_ = [("axis", c.c_int), ("base", c.c_double), ("dims", c.c_int64), ("interleaved", c.c_bool),
-                ("scaling", c.c_int), ("factor", c.c_double), ("low_freq_factor", c.c_double),
-                ("high_freq_factor", c.c_double), ("original_context", c.c_int64), ("attention_factor", c.c_double),
-                ("mscale", c.c_double), ("mscale_all_dim", c.c_double), ("beta_fast", c.c_double),
-                ("beta_slow", c.c_double), ("untruncated", c.c_bool), ("length", c.c_int64),
-                ("pair_factors", c.POINTER(c.c_float)), ("long_pair_factors", c.POINTER(c.c_float)),
-                ("pair_factor_count", c.c_int64)]
 
 
 def draw(kind, rng):
@@ -51,9 +43,9 @@ def draw(kind, rng):
 def options_of(rope, dims, context, length):
     floats = c.c_float * (dims // 2)
     original = rope.get("original_max_position_embeddings", context)
-    o = Options(base=rope["rope_theta"], dims=dims, scaling=KINDS.index(rope["rope_type"]),
-                factor=rope.get("factor", context / original), original_context=original, length=length or 0,
-                untruncated=not rope.get("truncate", True))
+    o = _c.tarn_rope_options(base=rope["rope_theta"], dims=dims, scaling=KINDS.index(rope["rope_type"]),
+                             factor=rope.get("factor", context / original), original_context=original,
+                             length=length or 0, untruncated=not rope.get("truncate", True))
     for key in ("low_freq_factor", "high_freq_factor", "attention_factor", "mscale", "mscale_all_dim", "beta_fast",
                 "beta_slow"):
         setattr(o, key, rope.get(key, 0))
@@ -67,9 +59,8 @@ def ours(o):
     """Inverse frequencies and the magnitude of each pair."""
     x = torch.zeros(1, 1, 1, o.dims, dtype=torch.float64)
     x[..., :o.dims // 2] = 1
-    with tarn.scope():
-        at = tarn.tensor(torch.tensor([1]))
-        y = tarn.read(tarn.call("rope_sized", tarn.tensor(x), at, c.byref(o), c.sizeof(o))).reshape(2, -1)
+    at = support.tensor(torch.tensor([1]))
+    y = support.read(support.made("rope_sized", support.tensor(x), at, c.byref(o), c.sizeof(o))).reshape(2, -1)
     return torch.atan2(y[1], y[0]), torch.hypot(y[0], y[1])
 
 

@@ -31,6 +31,7 @@ import ops_movement
 import ops_products
 import ops_reduce
 import ops_vision
+import support
 import tarn
 import training
 
@@ -64,7 +65,7 @@ def run_one(case, seed, info, tally):
     try:
         verdicts = cases.run(case, seed, info.differentiable)
     except tarn.Error as error:
-        if error.code == "unsupported" and tarn.device().backend != 0:
+        if error.code == "unsupported" and support.device().type != "cpu":
             tally.skipped += 1
             return []
         verdicts = [cases.compare.Verdict(False, text=f"tarn: {error}")]
@@ -430,14 +431,14 @@ def parse():
 def main():
     options = parse()
     torch.set_num_threads(1)  # small tensors: threads would only wait for each other
-    tarn.use_device(options.device)
-    version = tarn.call("version").decode()
+    support.use_device(options.device)
     print(
-        f"tarn {version} on {options.device} ({tarn.device_description()}) against torch {torch.__version__} in f64, "
+        f"tarn {tarn.version()} on {options.device} ({support.device().description}) against torch {torch.__version__} "
+        f"in f64, "
         f"seed {options.seed}",
         flush=True)
     table = {name: make for module in TABLES for name, make in module.OPS.items()}
-    infos = {info.name.decode(): info for info in tarn.operations()}
+    infos = {info.name.decode(): info for info in support.operations()}
     chosen = [name for name in options.only.split(",") if name not in EXTRAS] if options.only else list(infos)
     begin, tallies, strangers = time.monotonic(), [], 0
     part, parts = (int(number) for number in options.part.split("/"))

@@ -1,7 +1,6 @@
 """Tables: features by tarn's encoder and by NumPy; RMSE, MAE and R² by tarn and from its predictions; a regression on
 data that a linear model explains, next to least squares."""
 import csv
-import ctypes as c
 import json
 import math
 import os
@@ -14,15 +13,10 @@ import numpy as np
 
 import compare
 import data
-import tarn
+import support
 
 COMMAND = str(Path(os.environ["TARN_LIBRARY"]).parent / "tarn")
 MISSING = ["", "NA", "nan", "null", "?"]
-
-
-class EncoderOptions(c.Structure):
-    _fields_ = [("target", c.c_char_p), ("drop", c.c_char_p), ("task", c.c_int), ("val_fraction", c.c_double),
-                ("seed", c.c_uint64)]
 
 
 def command(*arguments):
@@ -69,12 +63,11 @@ def check_features(rng, folder):
         writer.writerow(["n", "m", "u", "v", "y"])
         for row in zip(*columns, labels):
             writer.writerow([str(rng.choice(MISSING)) if value is None else value for value in row])
-    table = tarn.call("table_open_sized", path.encode(), None, 0)
-    options = EncoderOptions(val_fraction=-1)
-    encoder = tarn.call("table_encoder_new_sized", table, c.byref(options), c.sizeof(options))
-    ours, _ = data.read_all(tarn.call("dataset_table", table, encoder, 0))
-    tarn.call("table_encoder_free", encoder)
-    tarn.call("table_free", table)
+    table = support.call("table_open_sized", path, None, 0)
+    encoder = support.call("table_encoder_new_sized", table, *support.options("table_encoder", val_fraction=-1))
+    ours, _ = data.read_all(support.call("dataset_table", table, encoder, 0))
+    support.call("table_encoder_free", encoder)
+    support.call("table_free", table)
     theirs = np.array(numbers(columns[0]) + numbers(columns[1]) + words(columns[2]) + words(columns[3]), np.float32).T
     good = ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     return compare.Verdict(bool(good), text=f"features {ours.shape} differ from {theirs.shape}")

@@ -4,7 +4,6 @@ here, so that little is left out.
 
 Characters are those of Unicode 3.2: newer ones are letters in one program and nothing yet in the other, by the age of
 their tables."""
-import ctypes as c
 import json
 import os
 import random
@@ -45,46 +44,12 @@ def some_text(rng):
     return "".join(rng.choices(kinds, weights)[0]() for _ in range(rng.randrange(30)))
 
 
-class Ours:
-    """A tokenizer of tarn."""
-
-    def __init__(self, handle):
-        self.handle = handle
-
-    def __del__(self):
-        tarn.call("tokenizer_free", self.handle)
-
-    def encode(self, data, **options):
-        data = data.encode() if isinstance(data, str) else data
-        count, chosen = c.c_int64(), tarn.EncodeOptions(**options)
-        result = tarn.call("tokenizer_encode_sized", self.handle, data, len(data), c.byref(chosen), c.sizeof(chosen),
-                           c.byref(count))
-        ids = list((c.c_int32 * count.value).from_address(result)) if count.value else []
-        tarn.call("tokenizer_release", result)
-        return ids
-
-    def decode(self, ids):
-        length = c.c_size_t()
-        result = tarn.call("tokenizer_decode", self.handle, (c.c_int32 * len(ids))(*ids), len(ids), c.byref(length))
-        data = c.string_at(result, length.value)
-        tarn.call("tokenizer_release", result)
-        return data
-
-    def save(self, folder):
-        tarn.call("tokenizer_save", self.handle, folder.encode())
-
-
 def opened(path):
-    return Ours(tarn.call("tokenizer_open", path.encode()))
+    return tarn.Tokenizer(path)
 
 
 def trained(texts, vocabulary, special=(), pattern=None, least=0):
-    data = [text.encode() for text in texts]
-    given = (c.c_char_p * max(1, len(special)))(*(s.encode() for s in special))
-    options = tarn.BpeOptions(given, len(special), pattern and pattern.encode(), least, 0, not special)
-    return Ours(
-        tarn.call("bpe_train_sized", (c.c_char_p * len(data))(*data), (c.c_size_t * len(data))(*map(len, data)),
-                  len(data), vocabulary, c.byref(options), c.sizeof(options)))
+    return tarn.Tokenizer.train_bpe(texts, vocabulary, special, pattern, least)
 
 
 def theirs_to_train(vocabulary, special, pattern, least, texts):
@@ -107,11 +72,11 @@ def difference(ours, theirs, rng, count=TEXTS, around=False):
         a, b = ours.encode(text, add_special=around), theirs.encode(text, add_special_tokens=around).ids
         if a != b:
             return f"{text!r}: {a} here, {b} there"
-        back, other = ours.decode(a), theirs.decode(b, skip_special_tokens=False)
+        back, other = ours.decode_bytes(a), theirs.decode(b, skip_special_tokens=False)
         if back.decode(errors="replace") != other:
             return f"{text!r}: {a} give {back!r} here, {other!r} there"
         part = b[: rng.randrange(len(b) + 1)]  # may end inside a character
-        if ours.decode(part).decode(errors="replace") != theirs.decode(part, skip_special_tokens=False):
+        if ours.decode(part) != theirs.decode(part, skip_special_tokens=False):
             return f"{part} give another text"
         theirs.encode_special_tokens = True
         plain, expected = ours.encode(text, special_as_text=True), theirs.encode(text, add_special_tokens=False).ids
@@ -229,14 +194,13 @@ def check_settings(folder, rng):
 def check_characters(folder, rng):
     """Characters and bytes, as the package opens what tarn has written."""
     alphabet = "".join(rng.sample([x for x in OLD if x != "\0"], 300))
-    for ours in (Ours(tarn.call("tokenizer_characters", alphabet.encode(),
-                                len(alphabet.encode()))), Ours(tarn.call("tokenizer_bytes"))):
+    for ours in (tarn.Tokenizer.of_characters(alphabet), tarn.Tokenizer.of_bytes()):
         ours.save(folder)
         theirs = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
         for _ in range(100):
             text = "".join(rng.choices(alphabet, k=rng.randrange(40)))
             ids = ours.encode(text)
-            if ids != theirs.encode(text).ids or ours.decode(ids).decode() != text or theirs.decode(ids) != text:
+            if ids != theirs.encode(text).ids or ours.decode(ids, "strict") != text or theirs.decode(ids) != text:
                 return f"{text!r} gives {ids} here, {theirs.encode(text).ids} there"
     return ""
 

@@ -2,7 +2,7 @@
 
 In f64 every weight must agree within 1e-9 after 20 steps. In f32 training is chaotic, torch differs from itself; there
 the curve of the losses must be no further from the f64 curve than twice torch's f32 is."""
-import ctypes
+import contextlib
 import dataclasses
 import fnmatch
 import math
@@ -11,14 +11,17 @@ import numpy as np
 import torch
 
 import compare
+import support
 import tarn
 
 STEPS = 20
 ROWS, SIZES = 32, (6, 16, 16, 4)
 ACTIVATIONS = {
-    "relu": (0, torch.nn.ReLU), "leaky_relu": (1, torch.nn.LeakyReLU), "gelu": (2, lambda: torch.nn.GELU("tanh")),
-    "gelu_erf": (3, torch.nn.GELU), "silu": (4, torch.nn.SiLU), "tanh": (5, torch.nn.Tanh),
-    "sigmoid": (6, torch.nn.Sigmoid), "softplus": (7, torch.nn.Softplus)}
+    "relu": torch.nn.ReLU, "leaky_relu": torch.nn.LeakyReLU, "gelu": lambda: torch.nn.GELU("tanh"),
+    "gelu_erf": torch.nn.GELU, "silu": torch.nn.SiLU, "tanh": torch.nn.Tanh, "sigmoid": torch.nn.Sigmoid,
+    "softplus": torch.nn.Softplus}
+OPTIMIZERS = {"sgd": tarn.optim.SGD, "adam": tarn.optim.Adam, "adamw": tarn.optim.AdamW}
+SCHEDULES = list(tarn.optim.SCHEDULES)  # in the order of tarn_schedule_kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +101,7 @@ def torch_network(recipe, dtype):
     layers = []
     for i, (inside, outside) in enumerate(zip(SIZES, SIZES[1:])):
         layers += [torch.nn.Linear(inside, outside, bias=recipe.bias, dtype=dtype)]
-        layers += [ACTIVATIONS[recipe.activation][1]()] if i + 2 < len(SIZES) else []
+        layers += [ACTIVATIONS[recipe.activation]()] if i + 2 < len(SIZES) else []
     return torch.nn.Sequential(*layers)
 
 
@@ -190,65 +193,50 @@ def in_torch(recipe, weights, x, target, dtype):
 
 
 def tarn_network(recipe, weights):
-    options = tarn.LinearOptions(not recipe.bias, tarn.DTYPES.index(recipe.dtype))
     modules = []
     for i, (inside, outside) in enumerate(zip(SIZES, SIZES[1:])):
-        modules.append(
-            tarn.call("linear_with_sized", inside, outside, tarn.device(), ctypes.byref(options),
-                      ctypes.sizeof(options)))
+        modules.append(tarn.nn.Linear(inside, outside, recipe.bias, dtype=recipe.dtype, device=support.device()))
         if i + 2 < len(SIZES):
-            modules.append(tarn.call("activation", ACTIVATIONS[recipe.activation][0]))
-    network = tarn.call("sequential_from", (ctypes.c_void_p * len(modules))(*modules), len(modules))
-    for i, value in enumerate(weights):
-        tarn.write(tarn.call("module_parameter", network, i), value.to(tarn.TORCH[recipe.dtype]))
+            modules.append(tarn.nn.Activation(recipe.activation))
+    network = tarn.nn.Sequential(*modules)
+    for parameter, value in zip(network.parameters(), weights, strict=True):
+        support.write(parameter, value.to(support.TORCH[recipe.dtype]))
     return network
 
 
 def tarn_optimizer(recipe, network):
-    structure = {"sgd": tarn.SgdOptions, "adam": tarn.AdamOptions, "adamw": tarn.AdamwOptions}[recipe.optimizer]
-    groups = (tarn.ParameterGroup * len(recipe.groups))(*(tarn.ParameterGroup(pattern.encode(), **dict(values))
-                                                          for pattern, values in recipe.groups))
-    options = structure(**dict(recipe.options), groups=groups, group_count=len(recipe.groups))
-    optimizer = tarn.call(recipe.optimizer + "_sized", network, ctypes.byref(options), ctypes.sizeof(options))
+    groups = [{"names": pattern, **dict(values)} for pattern, values in recipe.groups]
+    optimizer = OPTIMIZERS[recipe.optimizer](network, **dict(recipe.options), groups=groups)
     if recipe.schedule:
-        tarn.call("optimizer_set_schedule", optimizer, ctypes.byref(tarn.Schedule(**dict(recipe.schedule))))
+        schedule = dict(recipe.schedule)
+        optimizer.set_schedule(SCHEDULES[schedule.pop("kind")], **schedule)
     return optimizer
 
 
 def tarn_step(recipe, optimizer):
     if recipe.clip_norm:
-        tarn.call("optimizer_clip_norm", optimizer, recipe.clip_norm)
+        optimizer.clip_grad_norm(recipe.clip_norm)
     if recipe.clip_value:
-        tarn.call("optimizer_clip_value", optimizer, recipe.clip_value)
-    tarn.call("optimizer_step", optimizer)
+        optimizer.clip_grad_value(recipe.clip_value)
+    optimizer.step()
 
 
 def in_tarn(recipe, weights, x, target):
-    dtype = tarn.TORCH[recipe.dtype]
+    dtype = support.TORCH[recipe.dtype]
     network = tarn_network(recipe, weights)
-    optimizer, losses, ema = tarn_optimizer(recipe, network), [], None
-    if recipe.ema:
-        options = tarn.EmaOptions(recipe.ema)
-        ema = tarn.call("ema_new_sized", network, optimizer, ctypes.byref(options), ctypes.sizeof(options))
+    optimizer, losses = tarn_optimizer(recipe, network), []
+    ema = tarn.optim.EMA(optimizer, recipe.ema) if recipe.ema else None
+    loss_of = getattr(tarn.functional, recipe.loss)
     for _ in range(STEPS):
-        with tarn.scope():
-            y = tarn.call("forward", network, tarn.tensor(x.to(dtype)))
-            loss, = tarn.apply(recipe.loss,
-                               [y, tarn.tensor(target.to(dtype) if target.is_floating_point() else target)], {}, 1)
-            losses.append(tarn.read(loss).item())
-            tarn.backward(loss, None)
-            tarn_step(recipe, optimizer)
-            if ema:
-                tarn.call("ema_update", ema)
-    if ema:
-        tarn.call("ema_apply", ema)
-    count = tarn.call("module_parameter_count", network)
-    trained = [tarn.read(tarn.call("module_parameter", network, i)).to(torch.float64) for i in range(count)]
-    if ema:
-        tarn.call("ema_free", ema)
-    tarn.call("optimizer_free", optimizer)
-    tarn.call("module_free", network)
-    return losses, trained
+        y = network(support.tensor(x.to(dtype)))
+        loss = loss_of(y, support.tensor(target.to(dtype) if target.is_floating_point() else target))
+        losses.append(loss.item())
+        loss.backward()
+        tarn_step(recipe, optimizer)
+        if ema:
+            ema.update()
+    with ema or contextlib.nullcontext():
+        return losses, [support.read(p).to(torch.float64) for p in network.parameters()]
 
 
 def compare_training(recipe, seed):

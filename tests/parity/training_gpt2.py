@@ -3,7 +3,6 @@ alone, warm-up and cosine down to a floor, clipping, and a batch in micro-batche
 
 In f64 every weight must agree within 1e-9 after 20 steps. In f32 the curve of the losses must be no further from the
 f64 curve than twice torch's f32 is, plus 1e-5."""
-import ctypes as c
 import random
 import tempfile
 
@@ -12,7 +11,7 @@ import transformers
 
 import compare
 import gpt2
-import layers
+import support
 import tarn
 import training
 
@@ -47,12 +46,10 @@ def tarn_loss(model, tokens, targets, micro):
     """The mean over micro-batches, each with its share of the gradient."""
     share, total = micro / BATCH, 0.0
     for begin in range(0, BATCH, micro):
-        with tarn.scope():
-            part = [tarn.tensor(t[begin:begin + micro].contiguous()) for t in (tokens, targets)]
-            loss = tarn.call("gpt2_loss", model, *part)
-            value = tarn.read(loss)
-            total += share * value.item()
-            tarn.backward(loss, tarn.tensor(torch.full_like(value, share)))
+        loss = model.loss(*(support.tensor(t[begin:begin + micro]) for t in (tokens, targets)))
+        value = support.read(loss)
+        total += share * value.item()
+        loss.backward(support.tensor(torch.full_like(value, share)))
     return total
 
 
@@ -60,11 +57,8 @@ def in_tarn(model, batches, micro):
     optimizer, losses = training.tarn_optimizer(RECIPE, model), []
     for tokens, targets in batches:
         losses.append(tarn_loss(model, tokens, targets, micro))
-        with tarn.scope():
-            training.tarn_step(RECIPE, optimizer)
-    weights = {name: tarn.read(p).to(torch.float64) for name, p in layers.state_of(model, buffers=False).items()}
-    tarn.call("optimizer_free", optimizer)
-    return losses, weights
+        training.tarn_step(RECIPE, optimizer)
+    return losses, {name: support.read(p).to(torch.float64) for name, p in model.named_parameters()}
 
 
 def judge(ours, truth, theirs, dtype):
@@ -85,12 +79,8 @@ def check(config, dtype, micro, rng, folder):
     batches = [(rows(), rows()) for _ in range(STEPS)]
     theirs = in_torch(network.train(), batches)
     truth = in_torch(transformers.GPT2LMHeadModel.from_pretrained(folder).to(torch.float64).train(), batches)
-    model = gpt2.open_in_tarn(folder, dtype)
-    tarn.call("module_train", model, True)
-    try:
-        return [judge(in_tarn(model, batches, micro), truth, theirs, dtype)]
-    finally:
-        tarn.call("module_free", model)
+    model = gpt2.open_in_tarn(folder, dtype).train()
+    return [judge(in_tarn(model, batches, micro), truth, theirs, dtype)]
 
 
 def run(seed):

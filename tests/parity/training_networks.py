@@ -20,8 +20,8 @@ import math
 import torch
 
 import compare
-import layers
 import networks
+import support
 import tarn
 import training
 
@@ -114,44 +114,33 @@ def moved_between(before, after):
 
 def tarn_training(recipe, network, optimizer, batches):
     """Gradients are read between two readings of the counters, so that these show the steps alone."""
-    run, parameters = Run([], [], {}, []), layers.state_of(network, buffers=False)
+    run, parameters = Run([], [], {}, []), dict(network.named_parameters())
     for x, target in batches:
-        x = x.to(tarn.TORCH[recipe.dtype])
-        counters = [tarn.call("stats")]
-        with tarn.scope():
-            y = tarn.call("forward", network, tarn.tensor(x))
-            loss, = tarn.apply("cross_entropy", [y, tarn.tensor(target)], {}, 1)
-            tarn.backward(loss, None)
-            counters.append(tarn.call("stats"))
-            run.losses.append(tarn.read(loss).item())
-            run.gradients.append({name: tarn.gradient(p) for name, p in parameters.items()})
-            counters.append(tarn.call("stats"))
-            training.tarn_step(recipe, optimizer)
-            counters.append(tarn.call("stats"))
+        x = x.to(support.TORCH[recipe.dtype])
+        counters = [support.call("stats")]
+        loss = tarn.functional.cross_entropy(network(support.tensor(x)), support.tensor(target))
+        loss.backward()
+        counters.append(support.call("stats"))
+        run.losses.append(loss.item())
+        run.gradients.append({name: support.gradient(p) for name, p in parameters.items()})
+        counters.append(support.call("stats"))
+        training.tarn_step(recipe, optimizer)
+        counters.append(support.call("stats"))
         first, second = moved_between(*counters[:2]), moved_between(*counters[2:])
         moved = {name: first[name] + second[name] for name in first}
         run.fallbacks += moved.pop("fallbacks")
         moved["uploads"] -= 2
         moved["upload_bytes"] -= sum(part.numel() * part.element_size() for part in (x, target))
         run.moved.append({name: count for name, count in moved.items() if count})
-    run.state = {name: tarn.read(handle) for name, handle in layers.state_of(network).items()}
+    run.state = {name: support.read(values) for name, values in network.state_dict().items()}
     return run
 
 
 def in_tarn(recipe, state, batches):
-    network = networks.in_tarn(NETWORKS[recipe.network](recipe.activation), tarn.DTYPES.index(recipe.dtype))
-    optimizer = None
-    try:
-        handles = layers.state_of(network)
-        if set(handles) != set(state):
-            raise RuntimeError(f"names differ: {sorted(set(handles) ^ set(state))}")
-        for name, values in state.items():
-            tarn.write(handles[name], values.to(tarn.TORCH[recipe.dtype]) if values.is_floating_point() else values)
-        optimizer = training.tarn_optimizer(recipe, network)
-        return tarn_training(recipe, network, optimizer, batches)
-    finally:
-        tarn.call("optimizer_free", optimizer)
-        tarn.call("module_free", network)
+    network = networks.in_tarn(NETWORKS[recipe.network](recipe.activation), recipe.dtype)
+    network.load_state_dict({name: values.to(support.TORCH[recipe.dtype]) if values.is_floating_point() else values
+                             for name, values in state.items()})
+    return tarn_training(recipe, network, training.tarn_optimizer(recipe, network), batches)
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
@@ -278,7 +267,7 @@ def compare_training(recipe, seed):
         verdicts = list(exact_agree(ours, exact))
     else:
         verdicts, ours = single_verdicts(recipe, state, batches, seed, exact)
-    has_memory = tarn.device().backend != 0
+    has_memory = support.device().type != "cpu"
     judged = not has_memory or not ours.fallbacks  # a kernel that the CPU ran instead had its operands brought there
     if has_memory and judged:
         verdicts.append(nothing_moved(recipe, ours))
