@@ -133,7 +133,7 @@ _tarn()
     --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
     --min-p | --repeat-penalty | --repeat-last-n | --frequency-penalty | --presence-penalty | --draft-tokens) return ;;
     --revision | --include | --target | --drop) return ;;
-    --stop | --n | --top-logprobs | --gpu-layers | --prefill-chunk | --system | --prompt) return ;;
+    --stop | --n | --top-logprobs | --gpu-layers | --tensor-split | --prefill-chunk | --system | --prompt) return ;;
     --text | --train | --val-fraction | --shard-tokens | --field | --separator) return ;;
     esac
 
@@ -164,13 +164,14 @@ _tarn()
     eval)
         options+=" --confusion --mistakes"
         options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template"
+        options+=" --tensor-split"
         ;;
     runs) options+=" --json --compare --out" ;;
     board) options+=" --port" ;;
     serve)
         options+=" --host --port --api-key-file --origin --alias --lora --context --sequences --kv-memory"
         options+=" --swap-memory --kv-type --queue --drain --prefill-chunk --speculate --draft-model --draft-tokens"
-        options+=" --threads --device --gpu-layers --dtype --adapter --checkpoint --template"
+        options+=" --threads --device --gpu-layers --tensor-split --dtype --adapter --checkpoint --template"
         ;;
     pull) options+=" --json --quiet --revision --include" ;;
     predict) options+=" --json --threads --device --top --checkpoint --output" ;;
@@ -178,7 +179,7 @@ _tarn()
         options+=" --json --threads --device --dtype --ids --max-tokens --temperature --top-k --top-p --min-p"
         options+=" --repeat-penalty --repeat-last-n --frequency-penalty --presence-penalty --seed"
         options+=" --ignore-eos --no-slide --stop --prompt-file --echo --n --top-logprobs --kv-type"
-        options+=" --gpu-layers --prefill-chunk --context --adapter --checkpoint"
+        options+=" --gpu-layers --tensor-split --prefill-chunk --context --adapter --checkpoint"
         options+=" --grammar --json-schema --regex --json-object --speculate --draft-model --draft-tokens"
         ;;
     chat)
@@ -186,7 +187,7 @@ _tarn()
         options+=" --repeat-penalty --repeat-last-n --frequency-penalty --presence-penalty --seed --system --tools"
         options+=" --on-full --no-slide --kv-type --gpu-layers --prefill-chunk --context --adapter"
         options+=" --checkpoint --template --grammar --json-schema --regex --json-object"
-        options+=" --speculate --draft-model --draft-tokens --quiet --no-history"
+        options+=" --speculate --draft-model --draft-tokens --quiet --no-history --tensor-split"
         ;;
     tokenize)
         options+=" --json --threads --quiet --tokenizer --text --decode --pieces --special-as-text"

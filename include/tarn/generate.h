@@ -217,6 +217,7 @@ typedef struct tarn_generator_options {
     /* its tokenizer, which must have the ids of the generator's. Borrowed for the call. NULL: the vocabularies must be
      * of one size */
     const tarn_tokenizer *draft_tokenizer;
+    const tarn_model_split *split; /* of tarn_generator_open(): see tarn_model_open_options */
 } tarn_generator_options;
 
 /* Creates a generator. Borrows the model and the tokenizer, which must outlive it; the tokenizer may be NULL: tokens
@@ -349,6 +350,35 @@ TARN_API bool tarn_embedder_read(const tarn_embedder *embedder, float *embedding
 
 /* Frees an embedder, not its model. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_embedder_free(tarn_embedder *embedder);
+
+/* ---- several devices --------------------------------------------------------------------------------------------- */
+
+/* Options of tarn_model_plan_split(); zero is every field's default. */
+typedef struct tarn_model_split_options {
+    tarn_dtype dtype; /* how the model will be opened: see tarn_model_open_options */
+    bool as_stored;
+    tarn_dtype quantize;
+    int64_t context;      /* of the KV cache in tokens per sequence; default and maximum: the model's context */
+    int64_t sequences;    /* with a KV cache; default 1 */
+    tarn_kv_type kv_type; /* storage type of the KV cache */
+    int64_t kv_tokens;    /* tokens of all sequences at most, but one context; 0: no limit; -1: no KV cache */
+    int64_t kv_bytes;     /* size of the KV cache instead of the four above, 0: by them */
+    /* [count]: layers of each device, in proportion; 0: none. NULL: by free memory. Borrowed for the call */
+    const double *tensor_split;
+} tarn_model_split_options;
+
+/* Deals the layers of the model at `path`, as tarn_model_open() takes it, to `count` devices, in this order: in
+ * proportion to their free memory, the weights and the KV cache of each layer counted, on the first device the
+ * embeddings and the head too; or in the proportions of .tensor_split. The CPU beside other devices gets what does not
+ * fit in nine tenths of their free memory. Reads the headers of the files; adapters are not counted. Where a device
+ * lacks memory, the error names what each needs and has free, and *split is filled in. False with an error. `...` is a
+ * const tarn_model_split_options *, or NULL. */
+TARN_API bool tarn_model_plan_split_sized(const char *path, const tarn_device *devices, int count,
+                                          tarn_model_split *split, size_t split_size,
+                                          const tarn_model_split_options *options, size_t options_size);
+#define tarn_model_plan_split(path, devices, count, split, ...) \
+    tarn_model_plan_split_sized(path, devices, count, split, sizeof(tarn_model_split), __VA_ARGS__, \
+                                sizeof(tarn_model_split_options))
 
 /* ---- measuring --------------------------------------------------------------------------------------------------- */
 

@@ -81,7 +81,7 @@ typedef struct tarn_model_info {
     int64_t bos; /* BOS token, if has_bos is set */
     int eos_count;
     int64_t eos[TARN_MODEL_MAX_EOS]; /* EOS tokens */
-    int64_t device_layers;           /* layers on that device; the remaining ones are on the CPU */
+    int64_t device_layers;           /* leading layers on that device; the remaining ones are on others */
 } tarn_model_info;
 
 /* Fills in the properties of a language model. Fields of a newer header's struct that this library does not know
@@ -93,6 +93,28 @@ TARN_API bool tarn_model_query_sized(const tarn_module *model, tarn_model_info *
  * language model to a device, and the remaining layers to the CPU. The residual stream is then transferred once each
  * way per forward pass. More layers than the model has are an error. */
 TARN_API bool tarn_model_offload(tarn_module *model, tarn_device device, int64_t layers);
+
+/* Devices of a split at most. */
+enum { TARN_SPLIT_MAX_DEVICES = 16 };
+
+/* A language model's layers on several devices, in order: the first layers[0] on device[0], the next layers[1] on
+ * device[1], and so on; together all that the model has. A device may have none. The token and position embeddings, the
+ * last norm and the head are on device[0]. The other members are filled in by tarn_model_plan_split() (tarn/generate.h)
+ * and are not read. */
+typedef struct tarn_model_split {
+    int count; /* devices, from 1 to TARN_SPLIT_MAX_DEVICES */
+    tarn_device device[TARN_SPLIT_MAX_DEVICES];
+    int64_t layers[TARN_SPLIT_MAX_DEVICES];
+    int64_t weight_bytes[TARN_SPLIT_MAX_DEVICES];
+    int64_t kv_bytes[TARN_SPLIT_MAX_DEVICES];
+    int64_t free_bytes[TARN_SPLIT_MAX_DEVICES]; /* of the device when the split was planned; 0: unknown */
+} tarn_model_split;
+
+/* Moves the layers of a language model to the devices of a split. The residual stream is then transferred where two
+ * adjacent layers are on different devices, and between the first device and one that has the first or the last layer.
+ * Results are those of one device wherever the devices compute the same. A split of more or fewer layers than the model
+ * has is an error. Borrows the split. */
+TARN_API bool tarn_model_split_layers(tarn_module *model, const tarn_model_split *split);
 
 /* ---- any architecture -------------------------------------------------------------------------------------------- */
 
@@ -281,6 +303,8 @@ typedef struct tarn_model_open_options {
     /* of a folder: q8_0, q4_0, q4_k or q6_k, to which linear layers are quantized on load; the head and everything
      * else are not. Quantized weights are not trained. Default (f32): none */
     tarn_dtype quantize;
+    /* layers on several devices, of which the call's device is the first. Borrowed for the call. NULL: none */
+    const tarn_model_split *split;
 } tarn_model_open_options;
 
 /* Opens a language model, out of training mode, as in transformers; tarn_module_train() enables dropout. The path is

@@ -14,6 +14,7 @@
 #define TARN_TRAIN_H
 
 #include <tarn/data.h>
+#include <tarn/model.h>
 #include <tarn/nn.h>
 #include <tarn/profile.h>
 #include <tarn/runs.h>
@@ -467,6 +468,7 @@ typedef struct tarn_run_open_options {
      * tarn_run_evaluate_text() on JSON lines; an error on other data; NULL: its own */
     const char *chat_template;
     tarn_run_checkpoint checkpoint; /* which weights of a run; default: best */
+    const tarn_model_split *split;  /* of a language model, as device_layers. Borrowed for the call */
 } tarn_run_open_options;
 
 /* The same with options. `...` is a const tarn_run_open_options *, or NULL. */

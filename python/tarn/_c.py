@@ -73,6 +73,7 @@ TARN_RECOMPUTE_NONE: int = 0
 TARN_RECOMPUTE_SELECTIVE: int = 1
 TARN_RECOMPUTE_FULL: int = 2
 TARN_MODEL_MAX_EOS: int = 8
+TARN_SPLIT_MAX_DEVICES: int = 16
 TARN_LM_MAX_LAYERS: int = 1024
 TARN_LM_MAX_PAIRS: int = 256
 TARN_RELU: int = 0
@@ -803,6 +804,25 @@ tarn_generate_options._fields_ = [
 ]
 
 
+class tarn_model_split(c.Structure):
+    count: int
+    device: Any
+    layers: Any
+    weight_bytes: Any
+    kv_bytes: Any
+    free_bytes: Any
+
+
+tarn_model_split._fields_ = [
+    ("count", c.c_int),
+    ("device", tarn_device * 16),
+    ("layers", c.c_int64 * 16),
+    ("weight_bytes", c.c_int64 * 16),
+    ("kv_bytes", c.c_int64 * 16),
+    ("free_bytes", c.c_int64 * 16),
+]
+
+
 class tarn_generator_options(c.Structure):
     sequences: int
     context: int
@@ -814,6 +834,7 @@ class tarn_generator_options(c.Structure):
     as_stored: bool
     draft: Optional[int]
     draft_tokenizer: Optional[int]
+    split: Any
 
 
 tarn_generator_options._fields_ = [
@@ -827,6 +848,7 @@ tarn_generator_options._fields_ = [
     ("as_stored", c.c_bool),
     ("draft", c.c_void_p),
     ("draft_tokenizer", c.c_void_p),
+    ("split", c.POINTER(tarn_model_split)),
 ]
 
 
@@ -878,6 +900,31 @@ tarn_embedder_options._fields_ = [
     ("context", c.c_int64),
     ("kv_type", c.c_int),
     ("prefill_chunk", c.c_int64),
+]
+
+
+class tarn_model_split_options(c.Structure):
+    dtype: int
+    as_stored: bool
+    quantize: int
+    context: int
+    sequences: int
+    kv_type: int
+    kv_tokens: int
+    kv_bytes: int
+    tensor_split: Any
+
+
+tarn_model_split_options._fields_ = [
+    ("dtype", c.c_int),
+    ("as_stored", c.c_bool),
+    ("quantize", c.c_int),
+    ("context", c.c_int64),
+    ("sequences", c.c_int64),
+    ("kv_type", c.c_int),
+    ("kv_tokens", c.c_int64),
+    ("kv_bytes", c.c_int64),
+    ("tensor_split", c.POINTER(c.c_double)),
 ]
 
 
@@ -1304,6 +1351,7 @@ class tarn_model_open_options(c.Structure):
     as_stored: bool
     device_layers: int
     quantize: int
+    split: Any
 
 
 tarn_model_open_options._fields_ = [
@@ -1311,6 +1359,7 @@ tarn_model_open_options._fields_ = [
     ("as_stored", c.c_bool),
     ("device_layers", c.c_int64),
     ("quantize", c.c_int),
+    ("split", c.POINTER(tarn_model_split)),
 ]
 
 
@@ -2696,12 +2745,14 @@ class tarn_run_open_options(c.Structure):
     device_layers: int
     chat_template: Optional[Bytes]
     checkpoint: int
+    split: Any
 
 
 tarn_run_open_options._fields_ = [
     ("device_layers", c.c_int64),
     ("chat_template", c.c_char_p),
     ("checkpoint", c.c_int),
+    ("split", c.POINTER(tarn_model_split)),
 ]
 
 
@@ -2823,6 +2874,7 @@ STRUCTS: Dict[str, Any] = {
     "tarn_output": tarn_output,
     "tarn_generator_stats": tarn_generator_stats,
     "tarn_embedder_options": tarn_embedder_options,
+    "tarn_model_split_options": tarn_model_split_options,
     "tarn_decode_options": tarn_decode_options,
     "tarn_decode_timing": tarn_decode_timing,
     "tarn_gguf_entry": tarn_gguf_entry,
@@ -2832,6 +2884,7 @@ STRUCTS: Dict[str, Any] = {
     "tarn_resnet20_options": tarn_resnet20_options,
     "tarn_resnet_options": tarn_resnet_options,
     "tarn_model_info": tarn_model_info,
+    "tarn_model_split": tarn_model_split,
     "tarn_lm_layers": tarn_lm_layers,
     "tarn_lm_config": tarn_lm_config,
     "tarn_gpt2_config": tarn_gpt2_config,
@@ -3053,6 +3106,7 @@ PROTOTYPES: Dict[str, Prototype] = {
     "tarn_embedder_step": (c.c_int64, [c.c_void_p]),
     "tarn_embedder_read": (c.c_bool, [c.c_void_p, c.POINTER(c.c_float), c.c_int64]),
     "tarn_embedder_free": (None, [c.c_void_p]),
+    "tarn_model_plan_split_sized": (c.c_bool, [c.c_char_p, c.POINTER(tarn_device), c.c_int, c.POINTER(tarn_model_split), c.c_size_t, c.POINTER(tarn_model_split_options), c.c_size_t]),
     "tarn_decode_measure_sized": (c.c_bool, [c.POINTER(tarn_decode_timing), c.c_size_t, c.POINTER(tarn_decode_options), c.c_size_t]),
     "tarn_gguf_type_name": (c.c_char_p, [c.c_int]),
     "tarn_gguf_file_type_name": (c.c_char_p, [c.c_int64]),
@@ -3115,6 +3169,7 @@ PROTOTYPES: Dict[str, Prototype] = {
     "tarn_model_loss": (c.c_void_p, [c.c_void_p, c.c_void_p, c.c_void_p]),
     "tarn_model_query_sized": (c.c_bool, [c.c_void_p, c.POINTER(tarn_model_info), c.c_size_t]),
     "tarn_model_offload": (c.c_bool, [c.c_void_p, tarn_device, c.c_int64]),
+    "tarn_model_split_layers": (c.c_bool, [c.c_void_p, c.POINTER(tarn_model_split)]),
     "tarn_lm_config_named_sized": (c.c_bool, [c.c_char_p, c.POINTER(tarn_lm_config), c.c_size_t]),
     "tarn_model_lm_sized": (c.c_void_p, [c.POINTER(tarn_lm_config), c.c_size_t, tarn_device, c.c_uint64]),
     "tarn_lm_config_of_sized": (c.c_bool, [c.c_void_p, c.POINTER(tarn_lm_config), c.c_size_t]),

@@ -31,9 +31,12 @@ static const tarn__option_row table[] = {
     {"variants", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__OPS, AT(variants), 0,
      "list the variants of each kernel instead, per backend, in the order in which they are tried"},
     {"device", TARN__OPT_DEVICE, 1, 1, "auto", "DEVICE",
-     TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | TARN__BENCH_DECODE | RUNS | TARN__OPENS_LM | TARN__BENCH_SERVE |
-         TARN__DEMO,
+     TARN__BENCH_MATMUL | TARN__BENCH_WEIGHTS | TARN__BENCH_DECODE | TARN__PREDICT | TARN__BENCH_SERVE | TARN__DEMO,
      AT(devices), AT(device_count), "device: cpu, cuda:0, opencl:1 or auto"},
+    {"device", TARN__OPT_DEVICE, 1, TARN__DEVICES_MAX, "auto", "DEVICE", TARN__EVAL | TARN__OPENS_LM, AT(devices),
+     AT(device_count), "device: cpu, cuda:0, opencl:1 or auto; several, as in cuda:0,cuda:1, share the layers"},
+    {"tensor-split", TARN__OPT_STRING, 0, 0, NULL, "N,N", TARN__EVAL | TARN__OPENS_LM, AT(tensor_split), 0,
+     "with several devices: proportion of the layers on each, as in 3,1 [by free memory]"},
     {"device", TARN__OPT_DEVICE, 1, 2, "auto", "DEVICE", TARN__BENCH_OPS, AT(devices), AT(device_count),
      "device: cpu, cuda:0, opencl:1 or auto; two, as in cpu,cuda, are compared at 16, 128 and 1024 rows"},
     {"sizes", TARN__OPT_INTS, 1, 32768, "128,256,512,1024,2048,4096", "N,N", TARN__BENCH_MATMUL, AT(sizes),
@@ -287,11 +290,12 @@ static const tarn__option_row table[] = {
 #define ROWS ((int)(sizeof(table) / sizeof(table[0])))
 _Static_assert(ROWS <= TARN__MAX_OPTIONS, "TARN__MAX_OPTIONS is too small");
 
-/* Flags of earlier versions, still accepted: the old name and the one that replaced it. */
+/* Flags of earlier versions and other spellings, accepted: the name and the one of the table. */
 static const char *const old_names[][2] = {{"tokens", "max-tokens"},      {"kv", "kv-type"},
                                            {"chunk", "prefill-chunk"},    {"repeat-window", "repeat-last-n"},
                                            {"ignore-end", "ignore-eos"},  {"logprobs", "top-logprobs"},
-                                           {"val-share", "val-fraction"}, {"validation", "val-fraction"}};
+                                           {"val-share", "val-fraction"}, {"validation", "val-fraction"},
+                                           {"devices", "device"}};
 
 /* Every row, of whatever command, in the order of the table; NULL ends a loop over them. */
 const tarn__option_row *tarn__option_at(int i)

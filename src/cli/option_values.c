@@ -119,8 +119,9 @@ static int read_device(const char *command, const tarn__option_row *row, const c
         return TARN__FAILED;
     }
     /* "cuda" and "cuda:0" are one device, so devices are compared and not their names */
-    if (options->device_count > 0 && tarn_device_equal(device, options->device))
-        return invalid(command, row, text, "is given twice");
+    for (int i = 0; i < options->device_count; i++)
+        if (tarn_device_equal(device, options->devices[i]))
+            return invalid(command, row, text, "is given twice");
     options->devices[options->device_count] = device;
     options->device = options->devices[0];
     return TARN__DONE;
@@ -130,7 +131,9 @@ static int read_device(const char *command, const tarn__option_row *row, const c
 static const char *too_many(const tarn__option_row *row, int max_count)
 {
     if (row->type == TARN__OPT_DEVICE)
-        return max_count == 1 ? "names several devices; expected one" : "names more than two devices";
+        return max_count == 1   ? "names several devices; expected one"
+               : max_count == 2 ? "names more than two devices"
+                                : "names too many devices";
     return row->type == TARN__OPT_DTYPES && max_count == 1 ? "has several element types; expected one" : "is too long";
 }
 

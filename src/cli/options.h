@@ -49,6 +49,7 @@ typedef enum tarn__command {
 #define TARN__EVERY (~0u)
 
 #define TARN__LIST_MAX 64
+#define TARN__DEVICES_MAX TARN_SPLIT_MAX_DEVICES
 #define TARN__STOPS_MAX 16
 #define TARN__MODEL_SIZE 0 /* in a list of sizes: "model", each row at the sizes it has in a model */
 
@@ -66,16 +67,17 @@ typedef struct tarn__options {
     /* several commands */
     bool json, help, quiet, force;
     int64_t threads;
-    tarn_device device;     /* the first of `devices` */
-    tarn_device devices[2]; /* two for a comparison (bench ops) */
+    tarn_device device;                     /* the first of `devices` */
+    tarn_device devices[TARN__DEVICES_MAX]; /* several for a comparison (bench ops) or to share layers */
     int device_count;
     tarn__element dtypes[TARN__LIST_MAX];
     int dtype_count;
     const char *model, *data, *out, *adapter, *convert_base, *checkpoint, *template_name, *add_tokens, *tools;
     int64_t batch_size, steps, seed, context;
     int64_t gpu_layers; /* 0: not given */
-    int64_t port;       /* board and serve */
-    bool compare;       /* runs */
+    const char *tensor_split;
+    int64_t port; /* board and serve */
+    bool compare; /* runs */
     double val_fraction;
     const char *hub_names[TARN__MODELS_MAX]; /* of arguments ORG/NAME that are folders in the cache; else NULL */
     char *const *words; /* arguments before the options: a configuration, a run, images, a model and a prompt … */

@@ -112,7 +112,8 @@ static bool make_model(benchmark *m)
                            tarn_dtype_name(o->dtype), o->model);
     if (!tarn__model_complete_sizes("decode_measure", o->model, &sizes))
         return false;
-    if (!tarn__device_map_check("decode_measure", &(tarn__device_map){o->device, o->device_layers}, sizes.layers))
+    const tarn__device_map map = tarn__device_map_offload(o->device, o->device_layers);
+    if (!tarn__device_map_check("decode_measure", &map, sizes.layers))
         return false;
     int64_t needed = o->prompt + o->tokens + WARM_UP;
     if (sizes.max_context < needed)

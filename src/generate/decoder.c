@@ -37,7 +37,8 @@ static tarn_dtype stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model)
 }
 
 /* Shape of the KV cache, with defaults resolved. */
-static tarn__kv_cache_shape shape_of(const tarn_decoder_options *o, const tarn__model_info *info)
+static tarn__kv_cache_shape shape_of(const tarn_decoder_options *o, const tarn__model_info *info,
+                                     const tarn__device_map *map)
 {
     return (tarn__kv_cache_shape){.layers = info->layers,
                                   .batch = o->batch ? o->batch : 1,
@@ -45,12 +46,11 @@ static tarn__kv_cache_shape shape_of(const tarn_decoder_options *o, const tarn__
                                   .capacity = o->context ? o->context : info->context,
                                   .head_dim = info->head_dim,
                                   .dtype = stored_dtype(o->kv_type, info->dtype),
-                                  .device = info->device,
-                                  .device_layers = info->device_layers};
+                                  .map = *map};
 }
 
 /* The decoder is assembled in `own` and copied to the heap last, so that a failure frees one allocation only. Layers
- * on the CPU rule out a graph: a captured step cannot contain transfers. */
+ * on other devices rule out a graph: a captured step cannot contain transfers. */
 tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_options *options, size_t options_size)
 {
     const char *function = "decoder_new";
@@ -64,13 +64,14 @@ tarn_decoder *tarn_decoder_new_sized(tarn_module *model, const tarn_decoder_opti
     tarn__model_describe(model, &own.info);
     own.short_context = tarn__model_short_context(model);
     own.recomputes = own.short_context > 0 && tarn__arch_of(function, model)->has_longrope;
-    if (!check_options(&chosen, &own.info)) {
+    tarn__device_map map;
+    if (!check_options(&chosen, &own.info) || !tarn__model_device_map(function, model, &map)) {
         tarn__raise_within(function);
         return NULL;
     }
-    tarn__kv_cache_shape shape = shape_of(&chosen, &own.info);
+    tarn__kv_cache_shape shape = shape_of(&chosen, &own.info, &map);
     own.batch = shape.batch;
-    tarn__decode_graph_init(&own.graph, own.info.device, !chosen.no_capture && shape.device_layers == shape.layers);
+    tarn__decode_graph_init(&own.graph, own.info.device, !chosen.no_capture && map.count == 1);
     tarn_decoder *decoder = tarn__alloc(sizeof(*decoder));
     if (decoder && tarn__kv_cache_open(function, &own.cache, &shape)) {
         *decoder = own;
@@ -201,7 +202,7 @@ tarn_tensor *tarn__decoder_hidden(tarn_decoder *d, tarn_tensor *tokens, int64_t 
 
 bool tarn__decoder_can_feed_apart(const tarn_decoder *d)
 {
-    return tarn__is_cpu(d->info.device) && d->cache.dev_count == 1;
+    return tarn__is_cpu(d->info.device) && d->cache.shape.map.count == 1;
 }
 
 tarn_tensor *tarn__decoder_feed_apart(tarn_decoder *d, int64_t sequence, const int32_t *tokens, int64_t count)

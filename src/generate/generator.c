@@ -69,7 +69,8 @@ tarn_generator *tarn_generator_open_sized(const char *path, tarn_device device, 
     tarn_generator_options o = options_of(options, options_size);
     if (tarn_failed() || !check_sequences(function, &o))
         return NULL;
-    const tarn_model_open_options how = {.dtype = o.dtype, .device_layers = o.device_layers, .as_stored = o.as_stored};
+    const tarn_model_open_options how = {
+        .dtype = o.dtype, .device_layers = o.device_layers, .as_stored = o.as_stored, .split = o.split};
     tarn_tokenizer *tokenizer = tarn_tokenizer_open(path);
     tarn_module *model = tokenizer ? tarn_model_open(path, device, &how) : NULL;
     tarn_generator *generator = model ? create(function, model, tokenizer, &o) : NULL;

@@ -36,10 +36,16 @@ static double mebibytes(int64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-/* Bytes on the device per token, over all sequences. */
-static int64_t bytes_of(const tarn__kv_cache_shape *shape)
+/* Layers on a device of the map. */
+static int64_t layers_on(const tarn__kv_cache_shape *shape, int index)
 {
-    return tarn__kv_cache_token_bytes(shape, shape->device_layers) * shape->batch;
+    return shape->map.layers[index];
+}
+
+/* Bytes on a device of the map per token, over all sequences. */
+static int64_t bytes_on(const tarn__kv_cache_shape *shape, int index)
+{
+    return tarn__kv_cache_token_bytes(shape, layers_on(shape, index)) * shape->batch;
 }
 
 /* Number of layers that could stay on the device so that their keys and values fit: offloading a layer frees its
@@ -47,56 +53,75 @@ static int64_t bytes_of(const tarn__kv_cache_shape *shape)
 static int64_t layers_that_fit(const tarn__kv_cache_shape *shape, const tarn_module *model, int64_t free)
 {
     const tarn_module *layer = tarn__model_layers(model)->child[0];
-    int64_t weights = 0, keys = bytes_of(shape) / shape->device_layers * shape->capacity, layers = shape->device_layers;
+    int64_t layers = layers_on(shape, 0), weights = 0, keys = bytes_on(shape, 0) / layers * shape->capacity;
     for (int i = 0; i < tarn_module_parameter_count(layer); i++)
         weights += tarn_bytes(tarn_module_parameter(layer, i));
     for (int i = 0; i < tarn_module_buffer_count(layer); i++) /* quantized weights */
         weights += tarn_bytes(tarn_module_buffer(layer, i));
-    while (layers > 0 && layers * keys > free + (shape->device_layers - layers) * weights)
+    while (layers > 0 && layers * keys > free + (layers_on(shape, 0) - layers) * weights)
         layers--;
     return layers;
 }
 
-/* "q8_0 would hold 2048 tokens; …": settings that fit `free` bytes. */
-static void advise(char *text, size_t size, const tarn__kv_cache_shape *shape, const tarn_module *model, int64_t free)
+/* True if the layers of a device could be offloaded to the CPU: there is no other device. */
+static bool can_offload(const tarn__kv_cache_shape *shape)
+{
+    return !tarn__is_cpu(shape->map.device[0]) &&
+           (shape->map.count == 1 || (shape->map.count == 2 && tarn__is_cpu(shape->map.device[1])));
+}
+
+/* "q8_0 would hold 2048 tokens; …": settings that fit `free` bytes of a device of the map. */
+static void advise(char *text, size_t size, const tarn__kv_cache_shape *shape, int index, const tarn_module *model,
+                   int64_t free)
 {
     static const tarn_dtype types[] = {TARN_BF16, TARN_U8};
-    size_t used = (size_t)snprintf(text, size, ".context = %lld would fit", (long long)(free / bytes_of(shape)));
+    size_t used = (size_t)snprintf(text, size, ".context = %lld would fit", (long long)(free / bytes_on(shape, index)));
     for (int i = 0; i < 2; i++) {
         tarn__kv_cache_shape other = *shape;
         other.dtype = types[i];
-        int64_t each = bytes_of(&other), fits = free / each;
-        if (each < bytes_of(shape) && used < size)
+        int64_t each = bytes_on(&other, index), fits = free / each;
+        if (each < bytes_on(shape, index) && used < size)
             used += (size_t)snprintf(text + used, size - used, "; with .kv_type = %s %s%lld tokens would",
                                      i ? "q8_0" : "bf16 or f16", fits >= shape->capacity ? "all " : "",
                                      (long long)(fits >= shape->capacity ? shape->capacity : fits));
     }
-    int64_t layers = tarn_device_equal(shape->device, tarn_device_cpu()) ? 0 : layers_that_fit(shape, model, free);
+    int64_t layers = can_offload(shape) ? layers_that_fit(shape, model, free) : 0;
     if (layers > 0 && used < size)
         snprintf(text + used, size - used,
                  "; with %lld of %lld layers on the device (.device_layers, --gpu-layers) all would", (long long)layers,
                  (long long)shape->layers);
 }
 
-/* Keeps the error of the failed allocation if the free memory is unknown or would suffice. */
-bool tarn__decoder_out_of_memory(const char *function, const tarn__kv_cache_shape *shape, const tarn_module *model,
-                                 const tarn__model_info *model_info)
+/* Raises for one device of the map. False, with the pending error, if its free memory is unknown or would suffice. */
+static bool explain(const char *function, const tarn__kv_cache_shape *shape, int index, const tarn_module *model,
+                    const tarn__model_info *model_info)
 {
     tarn_device_info info = {0};
     char advice[384], device[32];
     tarn__error_record why;
     tarn__error_save(&why);
-    tarn_empty_cache(shape->device); /* what was allocated of the cache is there */
-    bool known = tarn_device_query(shape->device, &info) && info.memory_total > 0;
+    tarn_empty_cache(shape->map.device[index]); /* what was allocated of the cache is there */
+    bool known = tarn_device_query(shape->map.device[index], &info) && info.memory_total > 0;
     tarn__error_restore(&why);
-    int64_t needed = bytes_of(shape) * shape->capacity;
+    int64_t needed = bytes_on(shape, index) * shape->capacity;
     if (!known || needed <= info.memory_free)
-        return false; /* the pending error says all that is known */
+        return false;
     tarn_clear_error();
-    advise(advice, sizeof(advice), shape, model, info.memory_free);
-    return tarn__raise(
+    advise(advice, sizeof(advice), shape, index, model, info.memory_free);
+    tarn__raise(
         TARN_ERROR_MEMORY,
         "%s: a KV cache of %lld tokens takes %.1f MiB, %.1f more than %s has free; %s (the model's context is %lld)",
         function, (long long)(shape->capacity * shape->batch), mebibytes(needed), mebibytes(needed - info.memory_free),
-        tarn_device_name(shape->device, device, sizeof(device)), advice, (long long)model_info->context);
+        tarn_device_name(shape->map.device[index], device, sizeof(device)), advice, (long long)model_info->context);
+    return true;
+}
+
+/* Names the first device that lacks memory. */
+bool tarn__decoder_out_of_memory(const char *function, const tarn__kv_cache_shape *shape, const tarn_module *model,
+                                 const tarn__model_info *model_info)
+{
+    for (int i = 0; i < shape->map.count; i++)
+        if (layers_on(shape, i) > 0 && explain(function, shape, i, model, model_info))
+            break;
+    return false; /* else the pending error says all that is known */
 }

@@ -101,16 +101,19 @@ static bool open_run(tarn_run *run, const char *folder, const tarn_run_open_opti
 {
     const char *function = "run_open";
     tarn__path path;
-    const tarn_model_open_options how = {.device_layers = options->device_layers};
+    const tarn_model_open_options how = {.device_layers = options->device_layers, .split = options->split};
     if (tarn__ends_with(folder, ".gguf"))
         return open_gguf(run, folder, &how) && set_template(run, options->chat_template);
     if (!tarn__check_model_path(function, folder, "the folder of a run or a model, or a .gguf file,"))
         return false;
     if (holds_language_model(folder))
         return open_language_model(run, folder, options->checkpoint, how) && set_template(run, options->chat_template);
-    if (options->device_layers || options->chat_template)
+    if (options->device_layers || options->split || options->chat_template)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: %s applies to language models only; '%s' is none", function,
-                           options->device_layers ? "device_layers" : "chat_template", folder);
+                           options->device_layers ? "device_layers"
+                           : options->split       ? "a split"
+                                                  : "chat_template",
+                           folder);
     if (!tarn__config_read(function, folder, &run->options, &run->data_spec))
         return false;
     /* creating a model draws its initial weights: the caller's random state is kept */

@@ -254,6 +254,15 @@ static void a_template_is_given_by_name(void **state)
     expect_command(command, 1, "need a chat template, and the model has none; choose one with --template");
     snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template chatml", scratch("model"), data);
     expect_command(command, 0, "over 4 tokens"); /* a, b, c and the end */
+    if (tarn_device_count("mirror") > 1) {
+        char alone[256];
+        snprintf(alone, sizeof(alone), "%s", command_output);
+        snprintf(command, sizeof(command),
+                 "eval %s --device cpu,mirror:0 --tensor-split 1,1 --data %s --template chatml", scratch("model"),
+                 data);
+        expect_command(command, 0, "over 4 tokens");
+        assert_string_equal(command_output, alone);
+    }
     snprintf(command, sizeof(command), "eval %s --device cpu --data %s --template nothing 2>&1", scratch("model"),
              data);
     expect_command(command, 2, "'nothing' must be one of chatml");

@@ -82,6 +82,35 @@ static void layers_on_the_cpu_change_nothing(void **state)
         2, "the model's 12");
 }
 
+static void several_devices_change_nothing(void **state)
+{
+    (void)state;
+    char text[512];
+    write_model(false);
+    expect_command(with("--ids 1 --device cpu --tensor-split 1 2>&1 >/dev/null"), 2,
+                   "--tensor-split needs several devices, as in --device cuda:0,cuda:1");
+    expect_command(with("--ids 1 --device cpu,cpu 2>&1 >/dev/null"), 2, "'cpu' is given twice");
+    if (tarn_device_count("mirror") < 2)
+        skip();
+    expect_command(with("--ids 1 --device mirror:0,cpu --tensor-split 3,1,1 2>&1 >/dev/null"), 2,
+                   "--tensor-split: '3,1,1' must be 2 numbers from 0 to 1000000, one per device, not all 0");
+    expect_command(with("--ids 1 --device mirror:0,cpu --tensor-split 0,0 2>&1 >/dev/null"), 2, "'0,0' must be 2");
+    expect_command(with("--ids 1 --device mirror:0,cpu --gpu-layers 1 2>&1 >/dev/null"), 2,
+                   "--gpu-layers is for one device; with several, --tensor-split deals the layers");
+    expected_ids(&(tarn_generate_options){.max_tokens = 12}, text, sizeof(text));
+    static const char *const devices[] = {"mirror:0,mirror:1", "cpu,mirror:1,mirror:0 --tensor-split 0,1,1",
+                                          "mirror:1,cpu --tensor-split 1,1 --kv-type q8_0", "mirror:0,cpu"};
+    for (int i = 0; i < 4; i++) {
+        char options[128];
+        snprintf(options, sizeof(options), "--ids 1,2,3 --max-tokens 12 --temperature 0 --devices %s", devices[i]);
+        assert_int_equal(run_command(with(options)), 0);
+        assert_string_equal(command_output, text);
+    }
+    expect_command(with("--ids 1,2,3 --device mirror:0,mirror:1 2>&1 >/dev/null"), 0, "(mirror:0: layers 0 to 0, ");
+    expect_command(with("--ids 1,2,3 --device mirror:0,cpu --tensor-split 1,0 2>&1 >/dev/null"), 0,
+                   "; cpu: no layers, 0.0 MiB of ");
+}
+
 /* The same architecture with other weights, in a folder. */
 static void write_model_in(tarn_dtype dtype)
 {
@@ -518,6 +547,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(numbers_come_out_as_the_library_makes_them),
         in_scope(layers_on_the_cpu_change_nothing),
+        in_scope(several_devices_change_nothing),
         in_scope(weights_stay_as_they_are_stored),
         in_scope(json_is_one_object),
         in_scope(words_go_in_and_text_comes_out),

@@ -207,6 +207,27 @@ static void benchmarks(void **state)
     REFUSE(tarn_decode_measure, tarn_decode_measure(&timing, &(tarn_decode_options){.model = "gpt2", .runs = 200}));
 }
 
+static void splits(void **state)
+{
+    (void)state;
+    const tarn_device one[] = {tarn_device_cpu()}, nowhere[] = {{6, 0}}, twice[] = {one[0], one[0]};
+    tarn_model_split split;
+    REFUSE(tarn_model_plan_split, tarn_model_plan_split(NULL, one, 1, &split, NULL));
+    REFUSE(tarn_model_plan_split, tarn_model_plan_split("no such folder", one, 1, &split, NULL));
+    REFUSE(tarn_model_plan_split, tarn_model_plan_split("folder", NULL, 1, &split, NULL));
+    REFUSE(tarn_model_plan_split, tarn_model_plan_split_sized("folder", one, 0, &split, sizeof(split), NULL, 0));
+    REFUSE(tarn_model_plan_split, tarn_model_plan_split("folder", one, 17, &split, NULL));
+    REFUSE(tarn_model_plan_split, tarn_model_plan_split("folder", one, 1, NULL, NULL));
+    REFUSE(tarn_model_plan_split, tarn_model_plan_split("folder", nowhere, 1, &split, NULL));
+    REFUSE(tarn_model_plan_split, tarn_model_plan_split("folder", twice, 2, &split, NULL));
+    REFUSE(tarn_model_plan_split,
+           tarn_model_plan_split("folder", one, 1, &split, &(tarn_model_split_options){.kv_tokens = -2}));
+    REFUSE(tarn_model_plan_split, tarn_model_plan_split("folder", one, 1, &split,
+                                                        &(tarn_model_split_options){.tensor_split = (double[]){-1}}));
+    REFUSE(tarn_kv_type_name,
+           tarn_model_plan_split("folder", one, 1, &split, &(tarn_model_split_options){.kv_type = 99}));
+}
+
 static void generators(void **state)
 {
     (void)state;
@@ -302,6 +323,7 @@ int main(void)
                                        cmocka_unit_test_setup_teardown(samplers, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(generation, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(benchmarks, open_refusals, close_refusals),
+                                       cmocka_unit_test_setup_teardown(splits, open_refusals, close_refusals),
                                        cmocka_unit_test_setup_teardown(generators, open_refusals, close_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_bad_input_offload.c: invalid arguments of tarn_model_offload(). */
+/* test_bad_input_offload.c: invalid arguments of tarn_model_offload() and tarn_model_split_layers(). */
 #include "support/refuse.h"
 
 #define CPU tarn_device_cpu()
@@ -15,6 +15,13 @@ static void offloading(void **state)
     REFUSE(tarn_model_offload, tarn_model_offload(model, CPU, -1));
     REFUSE(tarn_model_offload, tarn_model_offload(model, CPU, 3));
     REFUSE(tarn_model_offload, tarn_model_offload(model, nowhere, 1));
+    REFUSE(tarn_model_split_layers, tarn_model_split_layers(NULL, &(tarn_model_split){.count = 1, .layers = {2}}));
+    REFUSE(tarn_model_split_layers, tarn_model_split_layers(other, &(tarn_model_split){.count = 1, .layers = {2}}));
+    REFUSE(tarn_model_split_layers, tarn_model_split_layers(model, NULL));
+    REFUSE(tarn_model_split_layers, tarn_model_split_layers(model, &(tarn_model_split){0}));
+    REFUSE(tarn_model_split_layers, tarn_model_split_layers(model, &(tarn_model_split){.count = 1, .layers = {1}}));
+    REFUSE(tarn_model_split_layers,
+           tarn_model_split_layers(model, &(tarn_model_split){.count = 2, .device = {CPU, nowhere}, .layers = {1, 1}}));
     REFUSE(tarn_run_open, tarn_run_open_with(NULL, CPU, NULL));
     REFUSE(tarn_run_open, tarn_run_open_with("", CPU, &(tarn_run_open_options){.device_layers = 1}));
     REFUSE(tarn_run_open, tarn_run_open_with_sized("no such folder", CPU, NULL, 0));

@@ -161,6 +161,8 @@ static void models(tarn_device cpu)
     REFUSED(tarn_lm_config_of(NULL, &lm));
     REFUSED(tarn_model_query(NULL, &info));
     REFUSED(tarn_model_open("no such folder", cpu, NULL));
+    tarn_model_split split;
+    REFUSED(tarn_model_plan_split("no such folder", &cpu, 1, &split, NULL));
     REFUSED(tarn_lora_add(NULL, NULL));
     REFUSED(tarn_model_convert("none", "other", NULL, NULL));
     REFUSED(tarn_decoder_new(NULL, NULL));

@@ -279,7 +279,9 @@ static bool open_writer(tarn__conversation *c)
 {
     const tarn__options *o = &c->options;
     tarn_model_info info;
-    c->model = tarn__lm_model(o, &c->weights);
+    const tarn_model_split_options cache = {.context = o->context ? o->context : DEFAULT_CONTEXT,
+                                            .kv_type = c->kv_type};
+    c->model = tarn__lm_model(o, &c->weights, &cache);
     c->tokenizer = c->model ? tarn__lm_tokenizer(o) : NULL;
     if (c->tokenizer && o->template_name && !tarn_tokenizer_set_chat(c->tokenizer, o->template_name))
         return false;

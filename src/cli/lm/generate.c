@@ -11,7 +11,8 @@
 
 #include "cli/lm/sequences.h"
 
-#define DEFAULT_TOKENS 100 /* of --max-tokens 0 */
+#define DEFAULT_TOKENS 100   /* of --max-tokens 0 */
+#define PLANNED_CONTEXT 4096 /* tokens that several devices have room for: the prompt is not read yet */
 
 /* One generated token. */
 typedef struct token {
@@ -337,7 +338,9 @@ static int run(job *w)
     int status = tarn__checkpoint_use("generate", o, &weights);
     if (status != TARN__DONE)
         return status;
-    w->model = tarn__lm_model(o, &weights);
+    const tarn_model_split_options cache = {
+        .context = o->context ? o->context : PLANNED_CONTEXT, .sequences = o->sequences, .kv_type = w->kv_type};
+    w->model = tarn__lm_model(o, &weights, &cache);
     if (!w->model || !tarn_model_query(w->model, &w->info))
         return tarn__print_error("generate");
     if (!o->ids && !(w->tokenizer = tarn__lm_tokenizer(o)))

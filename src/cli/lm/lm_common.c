@@ -30,7 +30,8 @@ int tarn__lm_options(const char *command, const tarn__options *o, tarn_kv_type *
         fprintf(stderr, "tarn %s: --gpu-layers needs a GPU, and the device is cpu; give another --device\n", command);
         return TARN__MISUSED;
     }
-    return tarn__lm_grammar_options(command, o);
+    int status = tarn__lm_split_options(command, o);
+    return status == TARN__DONE ? tarn__lm_grammar_options(command, o) : status;
 }
 
 int64_t tarn__lm_token_bytes(const tarn_model_info *info, tarn_kv_type kv_type)
@@ -52,17 +53,32 @@ tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *o)
     return tarn_tokenizer_open(is_named && stat(path, &about) == 0 ? o->adapter : o->words[0]);
 }
 
-tarn_module *tarn__lm_model(const tarn__options *o, const tarn_run_weights *weights)
+/* Opens the weights on one device or several. */
+static tarn_module *open_on(const tarn__options *o, const char *path, const tarn_model_open_options *options,
+                            const tarn_model_split_options *cache)
+{
+    tarn_model_open_options how = *options;
+    tarn_model_split split;
+    if (o->device_count > 1) {
+        if (!tarn__lm_split(o, path, &how, cache, &split))
+            return NULL;
+        how.split = &split;
+    }
+    return tarn_model_open(path, o->device, &how);
+}
+
+tarn_module *tarn__lm_model(const tarn__options *o, const tarn_run_weights *weights,
+                            const tarn_model_split_options *cache)
 {
     tarn_model_open_options how = {.as_stored = o->dtype_count == 0 && !weights->quantize,
                                    .device_layers = o->gpu_layers,
                                    .quantize = weights->quantize};
     how.dtype = o->dtype_count > 0 ? o->dtypes[0].dtype : TARN_F32;
-    tarn_module *model = tarn_model_open(weights->path, o->device, &how);
+    tarn_module *model = open_on(o, weights->path, &how, cache);
     if (!model && how.as_stored && tarn_error_code() == TARN_ERROR_DTYPE) {
         tarn_clear_error(); /* mixed dtypes: f32 holds the values of all but f64 */
         how.as_stored = false;
-        model = tarn_model_open(weights->path, o->device, &how);
+        model = open_on(o, weights->path, &how, cache);
         if (model)
             fprintf(stderr, "(the weights have several dtypes: running in f32; --dtype selects another)\n");
     }

@@ -7,13 +7,28 @@
 
 #include "cli/cli.h"
 
-/* Parses --kv-type, if given, and checks --gpu-layers. TARN__DONE, or TARN__MISUSED with a message on standard error.
+/* Parses --kv-type, if given, and checks --gpu-layers and --tensor-split. TARN__DONE, or TARN__MISUSED with a message
+ * on standard error.
  */
 int tarn__lm_options(const char *command, const tarn__options *options, tarn_kv_type *kv_type);
 
-/* Opens the model of the first argument at `weights` (cli/cli.h), on --device with --gpu-layers, in
- * --dtype or as stored, with its --adapter. The caller owns it. NULL with an error. */
-tarn_module *tarn__lm_model(const tarn__options *options, const tarn_run_weights *weights);
+/* Opens the model of the first argument at `weights` (cli/cli.h), on --device with --gpu-layers or --tensor-split, in
+ * --dtype or as stored, with its --adapter. `cache`: the KV cache, which several devices have room for; only its
+ * members are read. The caller owns the model. NULL with an error. */
+tarn_module *tarn__lm_model(const tarn__options *options, const tarn_run_weights *weights,
+                            const tarn_model_split_options *cache);
+
+/* Checks --tensor-split against --device and --gpu-layers. TARN__DONE, or TARN__MISUSED with a message on standard
+ * error. */
+int tarn__lm_split_options(const char *command, const tarn__options *options);
+
+/* Plans and prints, on standard error, which layers of the model at `path` go to which of several devices. False with
+ * an error. */
+bool tarn__lm_split(const tarn__options *options, const char *path, const tarn_model_open_options *how,
+                    const tarn_model_split_options *cache, tarn_model_split *split);
+
+/* True if the CPU is the only device. */
+bool tarn__lm_on_cpu(const tarn__options *options);
 
 /* Opens the tokenizer of the --adapter folder, if it has one (with the chat template of its training), else the
  * model's. The caller owns it. NULL with an error. */

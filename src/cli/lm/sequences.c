@@ -1,8 +1,8 @@
 /* sequences.c: the sequences of `tarn generate`.
  *
  * Several of them are requests of an engine, as those of `tarn serve`: the prompt's full pages are computed and kept
- * once. Two things an engine cannot do are left to the generator, which computes the same tokens with a cache of its
- * own for each sequence: a context that slides, and layers on the CPU beside those of a GPU. */
+ * once. A context that slides, which an engine cannot do, is left to the generator, which computes the same tokens with
+ * a cache of its own for each sequence. */
 #include "cli/lm/sequences.h"
 
 #define PAGE_TOKENS 64
@@ -10,8 +10,7 @@
 /* True if an engine computes the sequences. */
 static bool uses_engine(const tarn__sequences_plan *plan)
 {
-    return plan->generator.sequences > 1 && plan->info->device_layers == plan->info->layers &&
-           plan->prompt->count + plan->each.max_tokens <= plan->generator.context;
+    return plan->generator.sequences > 1 && plan->prompt->count + plan->each.max_tokens <= plan->generator.context;
 }
 
 /* ---- engine ------------------------------------------------------------------------------------------------------ */

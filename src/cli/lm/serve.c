@@ -68,7 +68,7 @@ static bool open_draft(serving *s, tarn_engine_options *engine)
     const tarn__options own = tarn__lm_draft_options(s->options, &word);
     if (!s->options->draft_model)
         return true;
-    s->draft = tarn__lm_model(&own, &s->draft_weights);
+    s->draft = tarn__lm_model(&own, &s->draft_weights, NULL);
     s->draft_tokenizer = s->draft ? tarn__lm_tokenizer(&own) : NULL;
     engine->draft = s->draft;
     engine->draft_tokenizer = s->draft_tokenizer;
@@ -82,7 +82,12 @@ static bool load(int index, tarn_module **model, tarn_tokenizer **tokenizer, tar
     serving *s = ctx;
     const tarn__options o = options_of(s->options, index);
     tarn_model_info info;
-    *model = tarn__lm_model(&o, &s->weights[index]);
+    const tarn_model_split_options cache = {.context = o.context ? o.context : DEFAULT_CONTEXT,
+                                            .sequences = o.sequences,
+                                            .kv_type = s->kv_type,
+                                            .kv_tokens = DEFAULT_KV_TOKENS,
+                                            .kv_bytes = o.kv_memory << 20};
+    *model = tarn__lm_model(&o, &s->weights[index], &cache);
     *tokenizer = *model ? tarn__lm_tokenizer(&o) : NULL;
     bool good = *tokenizer && (!o.template_name || tarn_tokenizer_set_chat(*tokenizer, o.template_name)) &&
                 tarn_model_query(*model, &info) && open_draft(s, engine);
@@ -172,7 +177,7 @@ static bool is_loopback(const char *address)
 /* Speculation that only some servers can have. */
 static int check_speculation(const tarn__options *o, tarn_speculate speculate)
 {
-    if (speculate != TARN_SPECULATE_OFF && !tarn_device_equal(o->device, tarn_device_cpu())) {
+    if (speculate != TARN_SPECULATE_OFF && !tarn__lm_on_cpu(o)) {
         fprintf(stderr, "tarn serve: --speculate needs --device cpu: on GPUs the bits of logits depend on how many "
                         "tokens are computed at once\n");
         return TARN__MISUSED;
@@ -189,7 +194,7 @@ static int check_options(const tarn__options *o)
     if (inet_pton(AF_INET, o->host, &address) != 1 && inet_pton(AF_INET6, o->host, &address) != 1)
         return misuse("--host: '%s' must be a numeric IPv4 or IPv6 address, such as 127.0.0.1 or 0.0.0.0",
                       tarn__escaped(o->host));
-    if (o->swap_memory && tarn_device_equal(o->device, tarn_device_cpu())) {
+    if (o->swap_memory && tarn__lm_on_cpu(o)) {
         fprintf(stderr, "tarn serve: --swap-memory needs a GPU, and the device is cpu, where it gains nothing over a "
                         "larger --kv-memory\n");
         return TARN__MISUSED;

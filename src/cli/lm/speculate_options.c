@@ -35,7 +35,7 @@ tarn__options tarn__lm_draft_options(const tarn__options *o, const char **word)
     *word = o->draft_model;
     tarn__options own = *o;
     own.words = (char **)(uintptr_t)word, own.word_count = 1;
-    own.adapter = NULL, own.checkpoint = NULL, own.gpu_layers = 0;
+    own.adapter = NULL, own.checkpoint = NULL, own.gpu_layers = 0, own.device_count = 1;
     return own;
 }
 
@@ -49,7 +49,7 @@ int tarn__lm_draft(const char *command, const tarn__options *o, tarn_module **dr
     int status = tarn__checkpoint_use(command, &own, &weights);
     if (status != TARN__DONE)
         return status;
-    *draft = tarn__lm_model(&own, &weights);
+    *draft = tarn__lm_model(&own, &weights, NULL);
     if (*draft && !o->ids)
         *tokenizer = tarn__lm_tokenizer(&own);
     return tarn_failed() ? tarn__print_error(command) : TARN__DONE;

@@ -197,9 +197,17 @@ int tarn__eval(const tarn__options *options)
     if (found != TARN__DONE)
         return found;
     /* the run reports its own errors: a missing template, layers of a classifier */
-    const tarn_run_open_options how = {.device_layers = options->gpu_layers,
-                                       .chat_template = options->template_name,
-                                       .checkpoint = weights.checkpoint};
+    tarn_run_open_options how = {.device_layers = options->gpu_layers,
+                                 .chat_template = options->template_name,
+                                 .checkpoint = weights.checkpoint};
+    tarn_model_split split;
+    const tarn_model_open_options opened = {.quantize = weights.quantize};
+    const tarn_model_split_options no_cache = {.kv_tokens = -1};
+    if (options->device_count > 1) {
+        if (!tarn__lm_split(options, weights.path, &opened, &no_cache, &split))
+            return report_error();
+        how.split = &split;
+    }
     tarn_run *run = tarn_run_open_with(options->words[0], options->device, &how);
     if (!run)
         return report_error();

@@ -406,10 +406,9 @@ static tarn_tensor *forward(tarn_engine *e, const tarn__batch *b)
     static const int64_t first = 0;
     tarn_device device = e->info.device;
     const tarn__lora_groups adapters = {b->group, b->groups, e->adapter, e->adapters};
-    const tarn__device_map *map = &e->pages.shape.map;
-    tarn__page_index index[2] = {[0] = index_on(b, device)};
-    if (tarn__device_map_index(map, e->info.layers - 1) > 0)
-        index[1] = index_on(b, tarn_device_cpu());
+    tarn__page_index index[TARN_SPLIT_MAX_DEVICES];
+    for (int i = 0; i < e->pages.shape.map.count; i++)
+        index[i] = index_on(b, e->pages.shape.map.device[i]);
     const tarn__page_batch pages = {.pages = &e->pages,
                                     .index = index,
                                     .adapters = e->adapters > 0 ? &adapters : NULL,

@@ -10,15 +10,21 @@
 
 /* Bytes of a model's weights once they are loaded. */
 typedef struct tarn__weight_bytes {
-    int64_t other;         /* outside of layers */
-    int64_t layers, layer; /* number of layers, and average bytes of one */
+    int64_t other;                    /* outside of layers */
+    int64_t layers, layer;            /* number of layers, and average bytes of one */
+    int64_t each[TARN_LM_MAX_LAYERS]; /* of every layer */
 } tarn__weight_bytes;
 
-/* Bytes of a file's tensors where those that are not quantized become `dtype`. Names that end with one of `ignored` are
- * skipped. */
-tarn__weight_bytes tarn__safetensors_weight_bytes(const tarn_safetensors *file, tarn_dtype dtype,
-                                                  const char *const *ignored);
+/* Bytes of a file's tensors where those that are not quantized become `dtype`; of matrices in layers of safetensors
+ * `quantize`, unless it is f32, as far as their rows allow. Names that the architecture ignores are skipped. */
+tarn__weight_bytes tarn__safetensors_weight_bytes(const tarn_safetensors *file, const tarn__arch *arch,
+                                                  tarn_dtype dtype, tarn_dtype quantize);
 tarn__weight_bytes tarn__gguf_weight_bytes(const tarn_gguf *file, tarn_dtype dtype);
+
+/* What tarn_model_open() would load from a path by these options: its configuration, with the dtype, and the bytes of
+ * its weights, without adapters. Reads headers only. False with an error. */
+bool tarn__open_sizes(const char *function, const char *path, const tarn_model_open_options *options,
+                      tarn_lm_config *config, tarn__weight_bytes *bytes);
 
 /* Raises TARN_ERROR_MEMORY for weights that do not fit a device: how much is missing, and how many layers would fit.
  * Replaces the pending error, unless the free memory is unknown. */

@@ -104,7 +104,7 @@ static void explain_folder(const char *function, const char *weights, tarn_dtype
     tarn_safetensors *file = tarn_safetensors_open(weights);
     tarn__weight_bytes bytes = {0};
     if (file)
-        bytes = tarn__safetensors_weight_bytes(file, dtype, arch->names->ignored);
+        bytes = tarn__safetensors_weight_bytes(file, arch, dtype, TARN_F32);
     tarn_safetensors_close(file);
     tarn__error_restore(&why);
     tarn__model_out_of_memory(function, &bytes, where);
@@ -142,16 +142,24 @@ static tarn__weight_bytes gguf_bytes(const tarn_gguf *file, tarn_dtype dtype)
     return bytes;
 }
 
-/* The model of a GGUF file. With .as_stored, weights that are not quantized keep the type of the token embedding. */
+/* dtype of weights of a GGUF file that are not quantized: with .as_stored, the type of the token embedding. */
+static bool gguf_dtype(const tarn_gguf *file, const tarn_model_open_options *options, tarn_dtype *dtype)
+{
+    tarn_gguf_entry embedding = {.dtype = options->dtype};
+    int index = options->as_stored ? tarn_gguf_find(file, "token_embd.weight") : -1;
+    bool good = index < 0 || tarn_gguf_info(file, index, &embedding);
+    *dtype = embedding.dtype == TARN_BF16 || embedding.dtype == TARN_F16 ? embedding.dtype : options->dtype;
+    return good;
+}
+
+/* The model of a GGUF file. */
 static tarn_module *open_gguf(const char *function, const char *name, const tarn_model_open_options *options,
                               const tarn__device_map *where)
 {
+    tarn_dtype dtype;
     tarn_gguf *file = tarn_gguf_open(name);
-    tarn_gguf_entry embedding = {.dtype = options->dtype};
-    int index = file && options->as_stored ? tarn_gguf_find(file, "token_embd.weight") : -1;
-    bool good = file && (index < 0 || tarn_gguf_info(file, index, &embedding));
-    tarn_dtype dtype = embedding.dtype == TARN_BF16 || embedding.dtype == TARN_F16 ? embedding.dtype : options->dtype;
-    tarn_module *model = good ? tarn__model_from_gguf(function, file, dtype, where) : NULL;
+    tarn_module *model =
+        file && gguf_dtype(file, options, &dtype) ? tarn__model_from_gguf(function, file, dtype, where) : NULL;
     /* Counted while the file is open; reported after the model's memory is freed. */
     tarn__weight_bytes bytes = {0};
     if (!model && tarn_error_code() == TARN_ERROR_MEMORY)
@@ -202,8 +210,9 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
                     function, tarn_dtype_name(chosen.dtype));
         return NULL;
     }
-    const tarn__device_map map = {.device = device, .layers = chosen.device_layers};
-    if (!check_quantize(function, folder, &chosen))
+    tarn__device_map map;
+    if (!check_quantize(function, folder, &chosen) ||
+        !tarn__device_map_choose(function, device, chosen.device_layers, chosen.split, &map))
         return NULL;
     if (tarn__ends_with(folder, ".gguf"))
         return open_gguf(function, folder, &chosen, &map);
@@ -214,6 +223,58 @@ tarn_module *tarn_model_open_sized(const char *folder, tarn_device device, const
     tarn__json_file_free(config);
     return model;
 }
+
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
+
+static bool gguf_sizes(const char *function, const char *path, const tarn_model_open_options *o, tarn_lm_config *config,
+                       tarn__weight_bytes *bytes)
+{
+    tarn_dtype dtype;
+    tarn_gguf *file = tarn_gguf_open(path);
+    bool good = file && gguf_dtype(file, o, &dtype) && tarn__model_get_gguf(function, file, dtype, config);
+    if (good)
+        *bytes = tarn__gguf_weight_bytes(file, dtype);
+    tarn_gguf_close(file);
+    return good || tarn__raise_within(function);
+}
+
+static bool folder_sizes(const char *function, const char *folder, const tarn_model_open_options *o,
+                         tarn_lm_config *config, tarn__weight_bytes *bytes)
+{
+    tarn__model_path where, weights;
+    tarn_dtype dtype = o->dtype;
+    tarn__json_file *file = tarn__model_config_open(function, folder, &where);
+    const char *type = file ? tarn__json_file_string(file, "model_type") : NULL;
+    const tarn__arch *arch = type ? tarn__arch_named(function, where.text, type) : NULL;
+    bool good = arch && weights_in(function, folder, &weights) &&
+                (!o->as_stored || tarn__weights_dtype(function, weights.text, arch->names->ignored, &dtype)) &&
+                tarn__model_read_config(function, file, dtype, config);
+    tarn_safetensors *tensors = good ? tarn_safetensors_open(weights.text) : NULL;
+    if (tensors)
+        *bytes = tarn__safetensors_weight_bytes(tensors, arch, dtype, o->quantize);
+    tarn_safetensors_close(tensors);
+    tarn__json_file_free(file);
+    return tensors || tarn__raise_within(function);
+}
+
+bool tarn__open_sizes(const char *function, const char *path, const tarn_model_open_options *options,
+                      tarn_lm_config *config, tarn__weight_bytes *bytes)
+{
+    tarn_model_open_options chosen = *options;
+    tarn__model_path base;
+    if (!tarn__model_path_in(function, path, "config.json", &base) ||
+        !tarn__check_model_path(function, path, "a model's folder or .gguf file"))
+        return false;
+    if (tarn__lora_is_folder(function, path)) {
+        if (!tarn__lora_base_with(function, path, &base, &chosen))
+            return false;
+        path = base.text;
+    }
+    return tarn__ends_with(path, ".gguf") ? gguf_sizes(function, path, &chosen, config, bytes)
+                                          : folder_sizes(function, path, &chosen, config, bytes);
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* Paths of a model's files, and of the new ones until both are complete. */
 typedef struct model_files {

@@ -286,7 +286,7 @@ tarn_module *tarn__model_make(const char *function, const tarn_lm_config *config
     builder m = {.function = function,
                  .ctx = {.config = *config},
                  .map = *map,
-                 .device = map->device,
+                 .device = map->device[0],
                  .draw = draw,
                  .source = source};
     if (tarn_failed() || !tarn__model_complete(function, &m.ctx.config) ||
@@ -303,8 +303,9 @@ tarn_module *tarn__model_make(const char *function, const tarn_lm_config *config
 tarn_module *tarn__model_new(const char *function, const tarn_lm_config *config, tarn_device device, uint64_t seed)
 {
     tarn__rng_state callers = tarn__random_save();
+    const tarn__device_map only = tarn__device_map_one(device);
     tarn_seed(seed);
-    tarn_module *model = tarn__model_make(function, config, &(tarn__device_map){.device = device}, true, NULL);
+    tarn_module *model = tarn__model_make(function, config, &only, true, NULL);
     tarn__random_restore(&callers);
     return model;
 }

@@ -54,7 +54,7 @@ bool tarn__model_can_decode(const tarn_module *model, const tarn_tensor *tokens,
 {
     const tarn_module *layers = tarn__model_layers(model);
     bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 && tokens->view.shape[0] <= MAX_SEQUENCES &&
-                cache->dev_count == 1 && !model->child[TARN__MODEL_HEAD]->adapter,
+                cache->shape.map.count == 1 && !model->child[TARN__MODEL_HEAD]->adapter,
          is_fused = good && has_kernels(model);
     for (int i = 0; good && i < layers->children; i++)
         good = has_no_adapter(tarn__model_child(layers->child[i], TARN__ROLE_ATTENTION)) &&

@@ -201,15 +201,25 @@ static bool run_layer(tarn_module *body, int i, const tarn__forward_ctx *p, stre
     return good;
 }
 
+/* Positions and starts of packed documents on the device of the next layer. */
+static bool move_documents(tarn__forward_ctx *p, const tarn_module *layer)
+{
+    p->positions = to_layer(p->positions, layer);
+    p->document_starts = to_layer(p->document_starts, layer);
+    return !tarn_failed();
+}
+
 /* Runs the layers with the norm of each fused into the addition before it. */
 static tarn_tensor *run_layers(tarn_module *body, const tarn__forward_ctx *p, tarn_tensor *x)
 {
     const tarn_module *layers = tarn__model_child(body, TARN__ROLE_LAYERS);
     tarn_module *norm = tarn__model_child(layers->child[0], TARN__ROLE_ATTENTION_NORM);
-    stream s = {x, norm ? tarn_forward(norm, x) : NULL};
-    bool good = !norm || s.normed;
+    tarn__forward_ctx here = *p;
+    x = norm ? tarn__to_device_of(x, norm) : x;
+    stream s = {x, x && norm ? tarn_forward(norm, x) : NULL};
+    bool good = x && (!norm || s.normed);
     for (int i = 0; good && i < layers->children; i++)
-        good = run_layer(body, i, p, &s);
+        good = move_documents(&here, layers->child[i]) && run_layer(body, i, &here, &s);
     return good ? s.normed : NULL;
 }
 
@@ -235,7 +245,7 @@ tarn_tensor *tarn__model_embed(tarn_module *body, tarn_tensor *tokens, const tar
     const tarn_module *learned = tarn__model_child(body, TARN__ROLE_POSITIONS);
     if (x && learned) {
         tarn_tensor *weight = tarn__module_own(learned, "weight"),
-                    *positions = p->cache   ? tarn__kv_cache_positions(p->cache, 0)
+                    *positions = p->cache   ? tarn__kv_cache_positions(p->cache, -1)
                                  : p->pages ? p->pages->index[0].positions
                                             : p->positions;
         x = tarn_add(x,

@@ -22,10 +22,10 @@ static bool open_rows(tarn__kv_rows *part, const tarn__kv_cache_shape *s, tarn_d
     return !tarn_failed();
 }
 
-/* State of a layer's device. The first layers are on the device, the others on the CPU. */
+/* State of a layer's device. */
 static const tarn__kv_cache_device *dev_of(const tarn__kv_cache *cache, int64_t layer)
 {
-    return &cache->dev[layer >= cache->shape.device_layers];
+    return &cache->dev[tarn__device_map_index(&cache->shape.map, layer)];
 }
 
 /* Lengths start at 0. */
@@ -42,9 +42,8 @@ bool tarn__kv_cache_open(const char *function, tarn__kv_cache *cache, const tarn
                               .length = tarn__alloc(sizeof(int64_t) * (size_t)s->batch),
                               .rows = tarn__alloc(sizeof(tarn__kv_rows) * (size_t)(2 * s->layers))};
     bool good = cache->length && cache->rows;
-    cache->dev_count = s->device_layers < s->layers ? 2 : 1;
-    for (int i = 0; good && i < cache->dev_count; i++)
-        good = open_dev(&cache->dev[i], s, i ? tarn_device_cpu() : s->device);
+    for (int i = 0; good && i < s->map.count; i++)
+        good = open_dev(&cache->dev[i], s, s->map.device[i]);
     for (int64_t i = 0; good && i < 2 * s->layers; i++)
         good = open_rows(&cache->rows[i], s, dev_of(cache, i % s->layers)->device);
     if (good)
@@ -60,7 +59,7 @@ void tarn__kv_cache_close(tarn__kv_cache *cache)
         tarn_free(cache->rows[i].rows);
         tarn_free(cache->rows[i].scale);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < s->map.count; i++) {
         tarn_free(cache->dev[i].sequence_lengths);
         tarn_free(cache->dev[i].lengths);
     }
@@ -136,7 +135,7 @@ static bool begin_dev(const tarn__kv_cache *cache, tarn__kv_cache_device *dev)
 static bool begin_devs(tarn__kv_cache *cache)
 {
     bool good = true;
-    for (int i = 0; good && i < cache->dev_count; i++)
+    for (int i = 0; good && i < cache->shape.map.count; i++)
         good = begin_dev(cache, &cache->dev[i]);
     return good;
 }
@@ -172,9 +171,9 @@ void tarn__kv_cache_advance(tarn__kv_cache *cache, int64_t first, int64_t count,
 bool tarn__kv_cache_end_step(tarn__kv_cache *cache)
 {
     bool good = true;
-    for (int i = 0; i < cache->dev_count; i++)
+    for (int i = 0; i < cache->shape.map.count; i++)
         drop_lengths(&cache->dev[i]);
-    for (int i = 0; good && i < cache->dev_count; i++)
+    for (int i = 0; good && i < cache->shape.map.count; i++)
         good = tarn_add_inplace(cache->dev[i].offsets, tarn_scalar((double)cache->step.tokens)) != NULL;
     cache->step = (tarn__kv_cache_step){0};
     return good;
@@ -182,7 +181,7 @@ bool tarn__kv_cache_end_step(tarn__kv_cache *cache)
 
 tarn_tensor *tarn__kv_cache_positions(const tarn__kv_cache *cache, int64_t layer)
 {
-    return dev_of(cache, layer)->positions;
+    return layer < 0 ? cache->dev[0].positions : dev_of(cache, layer)->positions;
 }
 
 /* Rows stay where they are and are overwritten by the next step; only the lengths change, on the devices first. */
@@ -190,7 +189,7 @@ bool tarn__kv_cache_rewind(tarn__kv_cache *cache, int64_t sequence, int64_t leng
 {
     if (length == cache->length[sequence])
         return true;
-    for (int i = 0; i < cache->dev_count; i++)
+    for (int i = 0; i < cache->shape.map.count; i++)
         if (!tarn_fill_inplace(tarn_slice(cache->dev[i].sequence_lengths, 0, sequence, sequence + 1), (double)length))
             return false;
     cache->length[sequence] = length;
@@ -275,7 +274,7 @@ tarn_tensor *tarn__kv_cache_attend(tarn__kv_cache *cache, int64_t layer, tarn_te
     if (tarn_failed() || !queries || !keys || !values)
         return NULL;
     const tarn__kv_rows *key = &cache->rows[layer], *value = key + cache->shape.layers;
-    tarn__kv_cache_device *dev = &cache->dev[layer >= cache->shape.device_layers];
+    tarn__kv_cache_device *dev = &cache->dev[tarn__device_map_index(&cache->shape.map, layer)];
     if (!append(cache, layer, key, keys) || !append(cache, layer, value, values) || !compute_lengths(cache, dev))
         return NULL;
     const tarn_attention_options options = {

@@ -11,13 +11,13 @@
 #ifndef TARN__KV_CACHE_H
 #define TARN__KV_CACHE_H
 
+#include "models/lm/device_map.h"
 #include "ops/internal.h"
 
 typedef struct tarn__kv_cache_shape {
     int64_t layers, batch, heads, capacity, head_dim;
-    tarn_dtype dtype; /* of keys and values; TARN_U8: quantized, with scales */
-    tarn_device device;
-    int64_t device_layers; /* layers on the device; the remaining ones are on the CPU */
+    tarn_dtype dtype;     /* of keys and values; TARN_U8: quantized, with scales */
+    tarn__device_map map; /* of the layers; positions of the embedding are on its first device */
 } tarn__kv_cache_shape;
 
 /* Keys or values of one layer. Owned. */
@@ -34,7 +34,7 @@ typedef struct tarn__kv_cache_step {
     bool is_apart;                /* of one sequence, whose tokens attend as if each were a step of its own */
 } tarn__kv_cache_step;
 
-/* State per device that has layers. `sequence_lengths` and `lengths` are retained; the others belong to the scope of
+/* State per device of the map. `sequence_lengths` and `lengths` are retained; the others belong to the scope of
  * the step. */
 typedef struct tarn__kv_cache_device {
     tarn_device device;
@@ -47,10 +47,9 @@ typedef struct tarn__kv_cache_device {
 
 typedef struct tarn__kv_cache {
     tarn__kv_cache_shape shape;
-    int64_t *length;              /* per sequence */
-    tarn__kv_cache_device dev[2]; /* the device's; and the CPU's, if some layers are there */
-    int dev_count;
-    tarn__kv_rows *rows; /* [2 · layers]: keys of all layers, then their values */
+    int64_t *length;                                   /* per sequence */
+    tarn__kv_cache_device dev[TARN_SPLIT_MAX_DEVICES]; /* of the map */
+    tarn__kv_rows *rows;                               /* [2 · layers]: keys of all layers, then their values */
     tarn__kv_cache_step step;
     int64_t rope_length; /* at least this is the length that RoPE is scaled for: of all chunks of a prefill */
 } tarn__kv_cache;
@@ -83,8 +82,8 @@ bool tarn__kv_cache_end_step(tarn__kv_cache *cache);
 /* Advances the host's lengths: once per run of the step. */
 void tarn__kv_cache_advance(tarn__kv_cache *cache, int64_t first, int64_t count, int64_t tokens);
 
-/* Positions of the step's tokens, i64 [T], or [B, T] if lengths differ, on the device of a layer: for position
- * embeddings and tarn_rope(). Borrowed from the step. */
+/* Positions of the step's tokens, i64 [T], or [B, T] if lengths differ, on the device of a layer, for tarn_rope();
+ * of layer -1, on the first device, for position embeddings. Borrowed from the step. */
 tarn_tensor *tarn__kv_cache_positions(const tarn__kv_cache *cache, int64_t layer);
 
 /* Appends keys and values [B, heads, T, head_dim] of the step and attends with queries [B, H, T, head_dim]: [B, H,

@@ -154,6 +154,10 @@ int64_t tarn__lora_block_of(const char *function, const char *path, const char *
  * adapter_config.json names; and that model with the adapters, out of training mode, which the caller owns. */
 bool tarn__lora_is_folder(const char *function, const char *folder);
 bool tarn__lora_base_of(const char *function, const char *folder, tarn__model_path *base);
+
+/* The same, with the quantization of the run in the options of the base model. */
+bool tarn__lora_base_with(const char *function, const char *folder, tarn__model_path *base,
+                          tarn_model_open_options *options);
 tarn_module *tarn__lora_open_folder(const char *function, const char *folder, tarn_device device,
                                     const tarn_model_open_options *options);
 

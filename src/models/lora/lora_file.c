@@ -564,15 +564,23 @@ static bool read_quantize(const char *function, const char *folder, tarn_dtype *
     return config && known;
 }
 
+bool tarn__lora_base_with(const char *function, const char *folder, tarn__model_path *base,
+                          tarn_model_open_options *options)
+{
+    if (!tarn__lora_base_of(function, folder, base) || !read_quantize(function, folder, &options->quantize))
+        return false;
+    options->as_stored &= !options->quantize; /* as in the run */
+    return true;
+}
+
 /* Opens the base model, quantized as in the run, and loads the adapters. */
 tarn_module *tarn__lora_open_folder(const char *function, const char *folder, tarn_device device,
                                     const tarn_model_open_options *options)
 {
     tarn_model_open_options selected = *options;
     tarn__model_path base;
-    if (!tarn__lora_base_of(function, folder, &base) || !read_quantize(function, folder, &selected.quantize))
+    if (!tarn__lora_base_with(function, folder, &base, &selected))
         return NULL;
-    selected.as_stored &= !selected.quantize; /* as in the run */
     tarn_module *model = tarn_model_open(base.text, device, &selected);
     if (model && tarn_lora_load(model, folder) && tarn_module_train(model, false))
         return model;

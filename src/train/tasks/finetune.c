@@ -128,9 +128,8 @@ static tarn_module *create_from_config(const char *function, const tarn_trainer 
     tarn__json_file *config = tarn__json_file_open(function, tarn__path_in(t->options.out, "config.json", &path));
     const char *type = config ? tarn__json_file_string(config, "model_type") : NULL;
     const tarn__arch *kind = type ? tarn__arch_named(function, path.text, type) : NULL;
-    tarn_module *model =
-        kind ? tarn__model_from_config(function, config, dtype_of(&t->options), &(tarn__device_map){.device = device})
-             : NULL;
+    const tarn__device_map only = tarn__device_map_one(device);
+    tarn_module *model = kind ? tarn__model_from_config(function, config, dtype_of(&t->options), &only) : NULL;
     tarn__json_file_free(config);
     return model;
 }
