@@ -162,7 +162,7 @@ _tarn()
         options+=" --target --drop --task --delimiter --decimal --header"
         ;;
     eval)
-        options+=" --confusion --mistakes"
+        options+=" --confusion --mistakes --ranks --gpus"
         options+=" --json --threads --device --data --batch-size --gpu-layers --adapter --checkpoint --template"
         options+=" --tensor-split"
         ;;

@@ -469,6 +469,9 @@ typedef struct tarn_run_open_options {
     const char *chat_template;
     tarn_run_checkpoint checkpoint; /* which weights of a run; default: best */
     const tarn_model_split *split;  /* of a language model, as device_layers. Borrowed for the call */
+    /* ranks that share evaluations: each opens the run, calls the same tarn_run_evaluate…() and takes every N-th batch;
+     * all get the same result, that of one rank. Borrowed until the run is closed. NULL: one rank */
+    struct tarn_comm *comm;
 } tarn_run_open_options;
 
 /* The same with options. `...` is a const tarn_run_open_options *, or NULL. */

@@ -2746,6 +2746,7 @@ class tarn_run_open_options(c.Structure):
     chat_template: Optional[Bytes]
     checkpoint: int
     split: Any
+    comm: Optional[int]
 
 
 tarn_run_open_options._fields_ = [
@@ -2753,6 +2754,7 @@ tarn_run_open_options._fields_ = [
     ("chat_template", c.c_char_p),
     ("checkpoint", c.c_int),
     ("split", c.POINTER(tarn_model_split)),
+    ("comm", c.c_void_p),
 ]
 
 

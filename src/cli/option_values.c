@@ -148,6 +148,8 @@ static int read_list(const char *command, const tarn__option_row *row, const cha
         return invalid(command, row, text, "is too long");
     snprintf(copy, sizeof(copy), "%s", text);
     *count = 0;
+    if (row->type == TARN__OPT_DEVICE)
+        options->device_text = text;
     for (char *part; status == TARN__DONE && text[0] && (part = strsep(&rest, ",")) != NULL;) {
         if (*count == max_count)
             return invalid(command, row, text, too_many(row, max_count));

@@ -74,7 +74,8 @@ typedef struct tarn__options {
     int dtype_count;
     const char *model, *data, *out, *adapter, *convert_base, *checkpoint, *template_name, *add_tokens, *tools;
     int64_t batch_size, steps, seed, context;
-    int64_t gpu_layers; /* 0: not given */
+    const char *device_text; /* --device as typed, or its default */
+    int64_t gpu_layers;      /* 0: not given */
     const char *tensor_split;
     int64_t port; /* board and serve */
     bool compare; /* runs */

@@ -149,6 +149,10 @@ tarn_run *tarn_run_open_with_sized(const char *folder, tarn_device device, const
     if (!run)
         return NULL;
     run->device = device;
+    run->ranks = (tarn__ranks){.comm = chosen.comm,
+                               .rank = chosen.comm ? tarn_comm_rank(chosen.comm) : 0,
+                               .size = chosen.comm ? tarn_comm_size(chosen.comm) : 1,
+                               .virtual_ranks = 1};
     if (open_run(run, folder, &chosen)) {
         run->task = run->tokenizer ? tarn__task_of_text(run->options.data)
                                    : tarn__task_of_spec(&run->data_spec, run->options.data);
@@ -302,6 +306,36 @@ static tarn_loader *open_loader(const char *function, const tarn_run *run, const
     return tarn_loader_new(*dataset, &options);
 }
 
+/* What ranks compare before they share an evaluation. */
+typedef struct share {
+    int64_t samples, batch_size, parameters;
+} share;
+
+bool tarn__run_compare(const char *function, const tarn_run *run, const tarn_dataset *dataset, int64_t batch_size)
+{
+    const tarn__ranks *r = &run->ranks;
+    if (r->size == 1)
+        return true;
+    const share own = {tarn_dataset_count(dataset), batch_size, tarn_module_element_count(run->model)};
+    size_t bytes = sizeof(size_t) * (size_t)r->size, *sizes = tarn__alloc(bytes);
+    share *all = tarn__alloc(sizeof(own) * (size_t)r->size);
+    for (int i = 0; sizes && i < r->size; i++)
+        sizes[i] = sizeof(own);
+    bool good = sizes && all && tarn_comm_all_gather(r->comm, &own, all, sizes);
+    for (int i = 1; good && i < r->size; i++)
+        if (memcmp(&all[i], &all[0], sizeof(own)) != 0)
+            good =
+                tarn__raise(TARN_ERROR_ARGUMENT,
+                            "%s: rank %d on %s evaluates %lld samples in batches of %lld with %lld parameters, rank 0 "
+                            "%lld in batches of %lld with %lld; give all the same run and data",
+                            function, i, tarn_comm_host(r->comm, i), (long long)all[i].samples,
+                            (long long)all[i].batch_size, (long long)all[i].parameters, (long long)all[0].samples,
+                            (long long)all[0].batch_size, (long long)all[0].parameters);
+    tarn__release(all, sizeof(own) * (size_t)r->size);
+    tarn__release(sizes, bytes);
+    return good;
+}
+
 bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn_evaluation *evaluation,
                        int64_t *class_samples, int64_t *class_correct)
 {
@@ -312,8 +346,9 @@ bool tarn_run_evaluate(tarn_run *run, const char *data, int64_t batch_size, tarn
                            evaluation ? "batch_size must be at least 1" : "the result is NULL");
     tarn_dataset *dataset;
     tarn_loader *loader = open_loader("run_evaluate", run, data, batch_size, &dataset);
-    bool good =
-        loader && tarn_evaluate(run->model, loader, run->data_spec.classes, evaluation, class_samples, class_correct);
+    bool good = loader && tarn__run_compare("run_evaluate", run, dataset, batch_size) &&
+                tarn__classify_evaluate(&run->ranks, run->model, loader, run->data_spec.classes, evaluation,
+                                        class_samples, class_correct);
     tarn_loader_free(loader);
     tarn_dataset_free(dataset);
     return good;
@@ -393,7 +428,8 @@ bool tarn_run_evaluate_text(tarn_run *run, const char *data, int64_t batch_size,
                             .context = window_of(run, info.context)};
     tarn_dataset *windows = task->open_windows(&eval);
     bool good = windows && fits(function, info.vocab_size, &eval.corpus) &&
-                tarn__lm_evaluate(function, NULL, run->model, windows, batch_size, 0, evaluation);
+                tarn__run_compare(function, run, windows, batch_size) &&
+                tarn__lm_evaluate(function, &run->ranks, run->model, windows, batch_size, 0, evaluation);
     tarn_dataset_free(windows);
     tarn__eval_data_free(&eval);
     return good && check_loss(function, evaluation);

@@ -58,8 +58,9 @@ bool tarn_run_evaluate_regression(tarn_run *run, const char *data, int64_t batch
                            run->task->name);
     tarn_dataset *dataset = tarn__run_table_data(function, run, data);
     tarn_loader_options options = tarn__data_spec_loader_options(&run->data_spec, batch_size, run->device);
-    bool good = dataset && tarn__regression_evaluate(function, NULL, run->model, dataset, run->data_spec.table->std,
-                                                     &options, evaluation);
+    bool good = dataset && tarn__run_compare(function, run, dataset, batch_size) &&
+                tarn__regression_evaluate(function, &run->ranks, run->model, dataset, run->data_spec.table->std,
+                                          &options, evaluation);
     tarn_dataset_free(dataset);
     return good;
 }

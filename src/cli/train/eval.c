@@ -57,11 +57,23 @@ static void print_table(const tarn_run *run, const char *data, const results *f)
 }
 
 /* Prints the pending error. Wrong arguments are misuse; a file or device that fails is not. */
-static int report_error(void)
+/* Of ranks, one prints the error; the others hear of it. */
+static int report_error(const tarn__options *options)
 {
+    tarn_comm *comm = options->train.comm;
     bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
-    tarn__print_error("eval");
+    const char *error = tarn_error();
+    if (comm)
+        tarn_comm_abort(comm, error + (strncmp(error, "tarn: ", 6) == 0 ? 6 : 0));
+    if (!comm || tarn_comm_is_reporter(comm))
+        tarn__print_error("eval");
     return misused ? TARN__MISUSED : TARN__FAILED;
+}
+
+/* True on the rank that prints the results, and without ranks. */
+static bool is_first(const tarn__options *options)
+{
+    return !options->train.comm || tarn_comm_rank(options->train.comm) == 0;
 }
 
 /* Classifiers. Class names belong to the run, so everything is printed before it is closed. */
@@ -75,8 +87,8 @@ static int evaluate(const tarn__options *options, tarn_run *run)
         fprintf(stderr, "tarn eval: out of memory\n");
         status = TARN__FAILED;
     } else if (!tarn_run_evaluate(run, options->data, options->batch_size, &f.all, f.samples, f.correct)) {
-        status = report_error();
-    } else {
+        status = report_error(options);
+    } else if (is_first(options)) {
         const char *data = options->data ? options->data : tarn_run_data(run);
         tarn__mistakes *mistakes = tarn__mistakes_find(options, run, &status);
         if (options->json && status == TARN__DONE)
@@ -102,7 +114,9 @@ static int evaluate_regression(const tarn__options *options, tarn_run *run)
     const char *data = options->data ? options->data : tarn_run_data(run);
     if (!tarn_run_evaluate_regression(run, options->data, options->batch_size, &e) ||
         !tarn_table_encoder_query(tarn_run_encoder(run), &info))
-        return report_error();
+        return report_error(options);
+    if (!is_first(options))
+        return TARN__DONE;
     if (!options->json) {
         tarn__heading("%s on %s", tarn_run_kind(run), data);
         printf("target %s: RMSE %.6g, MAE %.6g, R2 %.4f, loss %.4f on %lld rows\n", tarn__escaped(info.target), e.rmse,
@@ -153,8 +167,9 @@ static void print_text(const tarn__options *options, const tarn_run *run, const 
 static int evaluate_text(const tarn__options *options, tarn_run *run)
 {
     if (options->confusion || options->mistakes) {
-        fprintf(stderr, "tarn eval: %s applies to classifiers only\n",
-                options->confusion ? "--confusion" : "--mistakes");
+        if (is_first(options))
+            fprintf(stderr, "tarn eval: %s applies to classifiers only\n",
+                    options->confusion ? "--confusion" : "--mistakes");
         return TARN__MISUSED;
     }
     tarn_model_info info;
@@ -164,8 +179,9 @@ static int evaluate_text(const tarn__options *options, tarn_run *run)
     int64_t max_windows = MAX_BATCH_TOKENS / info.context > 0 ? MAX_BATCH_TOKENS / info.context : 1;
     if (!tarn_run_evaluate_text(run, options->data,
                                 options->batch_size < max_windows ? options->batch_size : max_windows, &evaluation))
-        return report_error();
-    print_text(options, run, &evaluation);
+        return report_error(options);
+    if (is_first(options))
+        print_text(options, run, &evaluation);
     return TARN__DONE;
 }
 
@@ -186,12 +202,8 @@ static int evaluate_by_task(const tarn__options *options, tarn_run *run)
 }
 
 /* Adapters of --adapter are added to the opened model, in memory only. */
-int tarn__eval(const tarn__options *options)
+static int open_and_evaluate(const tarn__options *options)
 {
-    /* eval has no --kv-type; the call checks --gpu-layers. */
-    tarn_kv_type none;
-    if (tarn__lm_options("eval", options, &none) != TARN__DONE)
-        return TARN__MISUSED;
     tarn_run_weights weights;
     int found = tarn__checkpoint_use("eval", options, &weights);
     if (found != TARN__DONE)
@@ -199,24 +211,60 @@ int tarn__eval(const tarn__options *options)
     /* the run reports its own errors: a missing template, layers of a classifier */
     tarn_run_open_options how = {.device_layers = options->gpu_layers,
                                  .chat_template = options->template_name,
-                                 .checkpoint = weights.checkpoint};
+                                 .checkpoint = weights.checkpoint,
+                                 .comm = options->train.comm};
     tarn_model_split split;
     const tarn_model_open_options opened = {.quantize = weights.quantize};
     const tarn_model_split_options no_cache = {.kv_tokens = -1};
     if (options->device_count > 1) {
         if (!tarn__lm_split(options, weights.path, &opened, &no_cache, &split))
-            return report_error();
+            return report_error(options);
         how.split = &split;
     }
     tarn_run *run = tarn_run_open_with(options->words[0], options->device, &how);
     if (!run)
-        return report_error();
-    if (options->adapter && !tarn_lora_load(tarn_run_model(run), options->adapter)) {
-        tarn__print_error("eval");
-        tarn_run_close(run);
-        return TARN__FAILED;
-    }
-    int status = evaluate_by_task(options, run);
+        return report_error(options);
+    int status = options->adapter && !tarn_lora_load(tarn_run_model(run), options->adapter)
+                     ? report_error(options)
+                     : evaluate_by_task(options, run);
     tarn_run_close(run);
     return status;
+}
+
+/* One rank of several, on its own device. */
+static int run_rank(const tarn__options *options)
+{
+    tarn__options own = *options;
+    own.train.comm = tarn__rank_comm();
+    if (!own.train.comm)
+        return tarn__is_first_launched() ? tarn__print_error("eval") : TARN__FAILED;
+    own.quiet = own.quiet || !is_first(&own);
+    snprintf(own.train.device, sizeof(own.train.device), "%s", own.device_text);
+    int status = tarn__place_rank("eval", &own, own.train.comm) ? TARN__DONE : TARN__MISUSED;
+    if (status == TARN__DONE) {
+        own.device = own.devices[0] = tarn_device_parse(own.train.device);
+        status = tarn_failed() ? report_error(&own) : open_and_evaluate(&own);
+    }
+    tarn_comm_free(own.train.comm);
+    return status;
+}
+
+int tarn__eval(const tarn__options *options)
+{
+    /* eval has no --kv-type; the call checks --gpu-layers. */
+    tarn_kv_type none;
+    int status = tarn__lm_options("eval", options, &none);
+    if (status == TARN__DONE)
+        status = tarn__check_ranks("eval", options);
+    if (status != TARN__DONE)
+        return status;
+    bool has_ranks = tarn__is_launcher(options) || tarn__is_rank();
+    if (has_ranks && options->device_count > 1) {
+        fprintf(stderr, "tarn eval: a rank has one device; give --device %s to one process, or one device to each\n",
+                tarn__escaped(options->device_text));
+        return TARN__MISUSED;
+    }
+    if (tarn__is_launcher(options))
+        return tarn__launch("eval", options);
+    return has_ranks ? run_rank(options) : open_and_evaluate(options);
 }

@@ -1,5 +1,5 @@
-/* launch.c: `--ranks N` and `--gpus N` of `tarn train` and `tarn bench comm`: starts the ranks on this machine, and
- * watches them.
+/* launch.c: `--ranks N` and `--gpus N` of `tarn train`, `tarn eval` and `tarn bench comm`: starts the ranks on this
+ * machine, and watches them.
  *
  * Every rank is this command again, with the same arguments, connected to all others by two pairs of sockets, whose
  * numbers are in TARN_RANK_SOCKETS. This process has opened no device: a rank starts as a new program, so that CUDA
@@ -365,6 +365,49 @@ tarn_comm *tarn__launched_comm(void)
     free(sockets);
     unsetenv(SOCKETS);
     return comm;
+}
+
+bool tarn__is_first_launched(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (getenv(names[i]))
+            return strcmp(getenv(names[i]), "0") == 0;
+    return true;
+}
+
+/* --gpus and --ranks start ranks here; mpirun and srun have done so already, as many as are asked for. */
+int tarn__check_ranks(const char *command, const tarn__options *options)
+{
+    if (tarn__is_launched())
+        return TARN__DONE;
+    const char *name = options->gpus ? "gpus" : "ranks";
+    int64_t asked = options->gpus ? options->gpus : options->ranks;
+    if (options->gpus && options->ranks) {
+        fprintf(stderr, "tarn %s: --gpus starts a rank for each GPU; remove --ranks\n", command);
+        return TARN__MISUSED;
+    }
+    if (asked && tarn_comm_launched() > 1 && asked != tarn_comm_launched()) {
+        fprintf(stderr, "tarn %s: --%s is %lld, but %d processes were launched\n", command, name, (long long)asked,
+                tarn_comm_launched());
+        return TARN__MISUSED;
+    }
+    return TARN__DONE;
+}
+
+bool tarn__is_launcher(const tarn__options *o)
+{
+    return !tarn__is_launched() && tarn_comm_launched() == 1 && (o->ranks > 1 || o->gpus);
+}
+
+bool tarn__is_rank(void)
+{
+    return tarn__is_launched() || tarn_comm_launched() > 1;
+}
+
+tarn_comm *tarn__rank_comm(void)
+{
+    return tarn__is_launched() ? tarn__launched_comm() : tarn_comm_mpi();
 }
 
 /* The number of this rank among those of its machine; -1: unknown. */

@@ -238,16 +238,6 @@ static int open_and_run(const tarn__options *options)
     return status;
 }
 
-/* The rank that mpirun, srun or torchrun gives this process; for the time before MPI is started. */
-static bool is_first_launched(void)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (getenv(names[i]))
-            return strcmp(getenv(names[i]), "0") == 0;
-    return true;
-}
-
 /* Rank 0 prints everything but this: it is the one that is waited for. */
 static void print_wait(const char *text, void *ctx)
 {
@@ -259,9 +249,9 @@ static void print_wait(const char *text, void *ctx)
 static int run_rank(const tarn__options *options)
 {
     tarn__options own = *options;
-    own.train.comm = tarn__is_launched() ? tarn__launched_comm() : tarn_comm_mpi();
+    own.train.comm = tarn__rank_comm();
     if (!own.train.comm)
-        return is_first_launched() ? report_error() : TARN__FAILED;
+        return tarn__is_first_launched() ? report_error() : TARN__FAILED;
     if (tarn_comm_rank(own.train.comm) != 0) {
         if (!own.quiet)
             tarn_comm_set_notice(own.train.comm, print_wait, NULL);
@@ -272,23 +262,6 @@ static int run_rank(const tarn__options *options)
     int status = tarn__place_rank("train", &own, own.train.comm) ? open_and_run(&own) : TARN__MISUSED;
     tarn_comm_free(own.train.comm);
     return status;
-}
-
-/* --gpus and --ranks start ranks here; mpirun and srun have done so already, as many as are asked for. */
-static int check_ranks(const tarn__options *options)
-{
-    const char *name = options->gpus ? "gpus" : "ranks";
-    int64_t asked = options->gpus ? options->gpus : options->ranks;
-    if (options->gpus && options->ranks) {
-        fprintf(stderr, "tarn train: --gpus starts a rank for each GPU; remove --ranks\n");
-        return TARN__MISUSED;
-    }
-    if (asked && tarn_comm_launched() > 1 && asked != tarn_comm_launched()) {
-        fprintf(stderr, "tarn train: --%s is %lld, but %d processes were launched\n", name, (long long)asked,
-                tarn_comm_launched());
-        return TARN__MISUSED;
-    }
-    return TARN__DONE;
 }
 
 /* Checks what the library cannot know: combinations of flags. */
@@ -311,10 +284,10 @@ int tarn__train(const tarn__options *options)
         fprintf(stderr, "tarn train: --profile-steps needs --profile\n");
         return TARN__MISUSED;
     }
-    int status = tarn__is_launched() ? TARN__DONE : check_ranks(options);
+    int status = tarn__check_ranks("train", options);
     if (status)
         return status;
-    if (!tarn__is_launched() && tarn_comm_launched() == 1 && (options->ranks > 1 || options->gpus))
+    if (tarn__is_launcher(options))
         return tarn__launch("train", options);
-    return tarn__is_launched() || tarn_comm_launched() > 1 ? run_rank(options) : open_and_run(options);
+    return tarn__is_rank() ? run_rank(options) : open_and_run(options);
 }

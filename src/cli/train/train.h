@@ -28,6 +28,19 @@ bool tarn__is_launched(void);
 /* The communicator of such a rank. The caller owns it. NULL with an error. */
 tarn_comm *tarn__launched_comm(void);
 
+/* Checks --ranks and --gpus against each other and the processes that mpirun, srun or torchrun has launched.
+ * TARN__DONE, or TARN__MISUSED with a message on standard error. */
+int tarn__check_ranks(const char *command, const tarn__options *options);
+
+/* True if this process starts the ranks, and if it is one of several: of tarn__launch(), mpirun, srun or torchrun. */
+bool tarn__is_launcher(const tarn__options *options);
+bool tarn__is_rank(void);
+
+/* The communicator of such a rank. The caller owns it. NULL with an error, which the rank prints whose number is 0 by
+ * the variables of its launcher. */
+tarn_comm *tarn__rank_comm(void);
+bool tarn__is_first_launched(void);
+
 /* Gives a rank its GPU, where the device is open: the one of its number on this machine. False after rank 0 has printed
  * why it cannot. */
 bool tarn__place_rank(const char *command, tarn__options *options, const tarn_comm *comm);

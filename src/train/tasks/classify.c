@@ -27,7 +27,7 @@ enum { SHIFT_DIVISOR = 8 }; /* augment shifts images by up to 1 / SHIFT_DIVISOR 
 
 /* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
-/* Sums over the batches so far, on the device. They belong to the scope of evaluate(). */
+/* Sums over the batches so far, on the device. They belong to the scope of tarn__classify_evaluate(). */
 typedef struct sums {
     tarn__batch_sums loss;
     tarn_tensor *samples, *correct; /* i64 [classes] */
@@ -90,8 +90,8 @@ static bool read_sums(const sums *s, int64_t classes, tarn_evaluation *evaluatio
     return good && !tarn_failed();
 }
 
-static bool evaluate(const tarn__ranks *ranks, tarn_module *model, tarn_loader *loader, int64_t classes,
-                     tarn_evaluation *evaluation, int64_t *class_samples, int64_t *class_correct)
+bool tarn__classify_evaluate(const tarn__ranks *ranks, tarn_module *model, tarn_loader *loader, int64_t classes,
+                             tarn_evaluation *evaluation, int64_t *class_samples, int64_t *class_correct)
 {
     tarn_device device = tarn_device_of(tarn_module_parameter(model, 0));
     bool was_training = tarn_module_is_training(model);
@@ -132,7 +132,7 @@ bool tarn_evaluate(tarn_module *model, tarn_loader *loader, int64_t classes, tar
             TARN_ERROR_ARGUMENT,
             "evaluate: the loader is %lld batches into its epoch; use a new loader, or seek to the start",
             (long long)state.batch);
-    return evaluate(NULL, model, loader, classes, evaluation, class_samples, class_correct);
+    return tarn__classify_evaluate(NULL, model, loader, classes, evaluation, class_samples, class_correct);
 }
 
 /* ---- data and model ---------------------------------------------------------------------------------------------- */
@@ -386,7 +386,8 @@ static bool evaluate_run(tarn_trainer *t, tarn__evaluation *result)
     tarn_loader_options options = tarn__data_spec_loader_options(&t->data_spec, tarn__evaluation_batch(t), t->device);
     options.workers = workers_of(t);
     tarn_loader *loader = tarn_loader_new(t->validation, &options);
-    bool good = loader && evaluate(&t->ranks, t->model, loader, t->data_spec.classes, &found, NULL, NULL);
+    bool good =
+        loader && tarn__classify_evaluate(&t->ranks, t->model, loader, t->data_spec.classes, &found, NULL, NULL);
     tarn_loader_free(loader);
     if (good)
         *result = (tarn__evaluation){.samples = found.samples, .loss = found.loss, .accuracy = found.accuracy};

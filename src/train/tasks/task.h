@@ -172,4 +172,8 @@ bool tarn__task_check(const char *function, const tarn__task *task, const tarn_t
  * resumed run, whose config.json names none. */
 void tarn__precision_resolve(tarn_train_options *options, tarn_device device, const tarn__task *task);
 
+/* tarn_evaluate() of ranks that share the batches; checks nothing (classify.c). `ranks` NULL: one. */
+bool tarn__classify_evaluate(const tarn__ranks *ranks, tarn_module *model, tarn_loader *loader, int64_t classes,
+                             tarn_evaluation *evaluation, int64_t *class_samples, int64_t *class_correct);
+
 #endif
