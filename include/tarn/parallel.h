@@ -25,6 +25,12 @@ TARN_API bool tarn_comm_threads(int size, tarn_comm **ranks);
  * an error where MPI is missing. */
 TARN_API tarn_comm *tarn_comm_mpi(void);
 
+/* Connects the processes that torchrun has started on this machine, without MPI: by RANK, WORLD_SIZE, LOCAL_WORLD_SIZE
+ * and MASTER_PORT of the environment, over a local socket of this user. Waits up to two minutes for all of them. The
+ * caller owns the communicator. NULL with an error; where torchrun has started processes on several machines it names
+ * MPI, which connects those. */
+TARN_API tarn_comm *tarn_comm_torchrun(void);
+
 /* Connects processes of one machine by pairs of local sockets: sockets[2 i] is a stream (SOCK_STREAM) to rank i,
  * sockets[2 i + 1] one of records (SOCK_SEQPACKET); the two of the own rank are not used. The caller owns the
  * communicator, which owns the sockets and closes them; on error, NULL, they stay the caller's. */

@@ -3417,6 +3417,7 @@ PROTOTYPES: Dict[str, Prototype] = {
     "tarn_ema_free": (None, [c.c_void_p]),
     "tarn_comm_threads": (c.c_bool, [c.c_int, c.POINTER(c.c_void_p)]),
     "tarn_comm_mpi": (c.c_void_p, []),
+    "tarn_comm_torchrun": (c.c_void_p, []),
     "tarn_comm_sockets": (c.c_void_p, [c.c_int, c.c_int, c.POINTER(c.c_int)]),
     "tarn_comm_launched": (c.c_int, []),
     "tarn_comm_rank": (c.c_int, [c.c_void_p]),

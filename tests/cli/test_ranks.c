@@ -360,6 +360,45 @@ static void ranks_that_cannot_be_started_are_one_sentence(void **state)
     }
 }
 
+/* Starts two ranks as torchrun does, rank 0 with the GPU of the second: LOCAL_RANK decides. */
+static int run_torchrun(const char *arguments, int local_size)
+{
+    char line[4096];
+    snprintf(line, sizeof(line),
+             "cd \"%s\" && exec 2>&1; export WORLD_SIZE=2 LOCAL_WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d "
+             "TARN_THREADS=1; RANK=1 LOCAL_RANK=0 timeout 60 \"%s\" %s & "
+             "RANK=0 LOCAL_RANK=1 timeout 60 \"%s\" %s < /dev/null; status=$?; wait; exit $status",
+             scratch("."), local_size, 1024 + (int)(getpid() % 60000), getenv("TARN_COMMAND"), arguments,
+             getenv("TARN_COMMAND"), arguments);
+    FILE *job = popen(line, "r");
+    assert_non_null(job);
+    return end_job(job);
+}
+
+static void processes_of_torchrun_find_each_other_without_mpi(void **state)
+{
+    (void)state;
+    write_data();
+    run_command(RUN "--steps 10 --out single");
+    int status = run_torchrun("train " RUN "--steps 10 --out torchrun", 2);
+    if (status != 0)
+        fail_msg("status %d:\n%s", status, output);
+    assert_same_run("single", "torchrun");
+    assert_int_equal(run_torchrun("eval single --json --device cpu", 2), 0);
+    assert_int_equal(count_of("\"perplexity\""), 1);
+    assert_int_equal(run_torchrun("train " RUN "--steps 10 --out no", 1), 1);
+    assert_int_equal(count_of("torchrun has started 1 of 2 processes on this machine; between machines tarn needs MPI: "
+                              "start the job with mpirun, or with srun --mpi=pmix"),
+                     1);
+    if (tarn_device_count("mirror") > 1) {
+        assert_int_equal(run_torchrun("train --data text:text.txt --model gpt2 --layers 1 --heads 2 --hidden-size 16 "
+                                      "--context 32 --batch-size 8 --steps 1 --device mirror --dry-run",
+                                      2),
+                         0);
+        assert_int_equal(count_of("device      mirror:1"), 1);
+    }
+}
+
 /* Three operations a size, each with a positive bandwidth. */
 static void the_connection_of_ranks_is_measured(void **state)
 {
@@ -391,6 +430,7 @@ int main(void)
         cmocka_unit_test(the_command_starts_its_own_ranks),
         cmocka_unit_test(a_rank_that_is_killed_or_hangs_ends_the_run_with_one_sentence),
         cmocka_unit_test(a_rank_that_others_wait_for_is_told_once),
+        cmocka_unit_test(processes_of_torchrun_find_each_other_without_mpi),
         cmocka_unit_test(the_connection_of_ranks_is_measured),
         cmocka_unit_test(ranks_that_cannot_be_started_are_one_sentence),
     };

@@ -49,6 +49,9 @@ static void arguments_out_of_range_are_errors(void **state)
     tarn_comm *comm;
     int value = 0, other = 0;
     size_t bytes = sizeof(value), fewer = 1;
+    unsetenv("WORLD_SIZE");
+    assert_null(tarn_comm_torchrun());
+    assert_error_about(TARN_ERROR_ARGUMENT, "comm_torchrun: WORLD_SIZE", "");
     assert_false(tarn_comm_threads(0, &comm));
     assert_error(TARN_ERROR_ARGUMENT, "comm_threads: 0 ranks");
     assert_false(tarn_comm_threads(1025, &comm));

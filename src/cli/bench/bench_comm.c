@@ -191,7 +191,7 @@ int tarn__bench_comm(const tarn__options *options)
         own.ranks = options->gpus || options->ranks ? options->ranks : 2;
         return tarn__launch("bench comm", &own);
     }
-    tarn_comm *comm = tarn__is_launched() ? tarn__launched_comm() : tarn_comm_mpi();
+    tarn_comm *comm = tarn__rank_comm();
     int status = comm ? run_rank(options, comm) : tarn__print_error("bench comm");
     tarn_comm_free(comm);
     return status;

@@ -405,9 +405,19 @@ bool tarn__is_rank(void)
     return tarn__is_launched() || tarn_comm_launched() > 1;
 }
 
+/* True under torchrun: mpirun and srun, which have variables of their own, may pass torchrun's on. */
+static bool is_torchrun(void)
+{
+    static const char *const others[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (getenv(others[i]) && strtol(getenv(others[i]), NULL, 10) > 1)
+            return false;
+    return true;
+}
+
 tarn_comm *tarn__rank_comm(void)
 {
-    return tarn__is_launched() ? tarn__launched_comm() : tarn_comm_mpi();
+    return tarn__is_launched() ? tarn__launched_comm() : is_torchrun() ? tarn_comm_torchrun() : tarn_comm_mpi();
 }
 
 /* The number of this rank among those of its machine; -1: unknown. */
