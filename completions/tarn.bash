@@ -143,7 +143,7 @@ _tarn()
     fi
     case ${COMP_WORDS[1]} in
     info) options+=" --json --threads" ;;
-    demo) options+=" --threads --device --seed --out --steps" ;;
+    demo) options+=" --threads --device --seed --out --steps --chat" ;;
     ops) options+=" --json --variants" ;;
     train)
         options+=" --json --threads --device --model --data --mlp-sizes --epochs --steps --batch-size"

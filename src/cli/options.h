@@ -85,6 +85,7 @@ typedef struct tarn__options {
     int word_count;
 
     bool variants; /* ops */
+    bool chat;     /* demo */
 
     /* bench */
     int64_t runs, warmup, prompt_tokens;

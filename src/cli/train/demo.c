@@ -14,8 +14,8 @@
 
 #include "cli/cli.h"
 
-/* In tokens, which are characters here. */
-enum { CONTEXT = 128, SAMPLE_TOKENS = 600, CAPACITY = CONTEXT + SAMPLE_TOKENS };
+/* Sizes in tokens, which are characters here. */
+enum { STEPS = 800, CONTEXT = 128, SAMPLE_TOKENS = 600, CAPACITY = CONTEXT + SAMPLE_TOKENS };
 
 /* The recipe: about a minute on two CPU cores. Steps, warmup, seed and device come from the command line. */
 static const tarn_train_options recipe = {.model = "gpt2",
@@ -136,14 +136,16 @@ int tarn__demo(const tarn__options *options)
     tarn__options own = *options;
     /* ten bytes more: ".txt" always fits */
     char folder[1000], text[1010];
+    if (options->chat)
+        return tarn__demo_chat(options);
     if (options->out && strlen(options->out) >= sizeof(folder)) {
         fprintf(stderr, "tarn demo: --out: the folder name is too long\n");
         return TARN__MISUSED;
     }
     /* `own` is a copy: the caller's options are not changed. */
     own.train = recipe;
-    own.train.steps = options->steps;
-    own.train.warmup = options->steps / 16;
+    own.train.steps = options->steps ? options->steps : STEPS;
+    own.train.warmup = own.train.steps / 16;
     own.train.seed = options->seed;
     choose_folder(options, folder, sizeof(folder));
     snprintf(text, sizeof(text), "%s.txt", folder);

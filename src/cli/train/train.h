@@ -64,6 +64,9 @@ int tarn__out_of_memory(const tarn_train_plan *plan);
 extern const char tarn__demo_text[];
 extern const size_t tarn__demo_length;
 
+/* `tarn demo --chat` (demo_chat.c). */
+int tarn__demo_chat(const tarn__options *options);
+
 /* `tarn predict` of a run on a table. */
 int tarn__predict_table(const tarn__options *options, tarn_run *run);
 
