@@ -11,7 +11,7 @@ export DESTDIR
 SLOW_TESTS = ^(train\.quantized|cli\.finetune_answers|core\.large)$$
 
 .NOTPARALLEL:
-.PHONY: all demo test test-slow test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall dist deb check-long fuzz \
+.PHONY: all demo models test test-slow test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall dist deb check-long fuzz \
     asan tsan debug valgrind format docs clean help
 
 all: ## build everything into build/release: library, command, examples, backends whose toolkits are found
@@ -22,6 +22,11 @@ demo: ## build, train a small GPT on tarn's own source, and generate; backends o
 	@scripts/bootstrap demo
 	@scripts/build release tarn_command tarn_present_backends
 	@build/release/tarn demo
+
+models: ## train the models to hand out into build/models: digits, a character GPT, stories; minutes
+	@scripts/bootstrap build
+	@scripts/build release tarn_command
+	@scripts/models build/models
 
 test: ## build and run the C test suite but for test-slow; backends only where a driver is found
 	@scripts/bootstrap test

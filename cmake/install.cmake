@@ -48,6 +48,9 @@ install(FILES completions/tarn.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-co
 install(FILES completions/_tarn DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
+# Models of `make models`, where they were made; `tarn demo --chat` finds the one of stories there.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/build/models DESTINATION ${CMAKE_INSTALL_DATADIR}/tarn OPTIONAL)
+
 # Settings for `tarn train`; docs, results and examples in the folders of the sources, so that links hold.
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/tarn FILES_MATCHING PATTERN "*.json")
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.png")
