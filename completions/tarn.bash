@@ -128,7 +128,7 @@ _tarn()
     --clip-norm | --label-smoothing | --seed | --workers | --patience | --eval-every | --log-every | --top) return ;;
     --ema | --min-lr | --beta2 | --layers | --heads | --kv-heads | --hidden-size | --ffn-size | --context) return ;;
     --vocab-size | --dropout | --micro-batch | --eval-batches | --sample | --keep) return ;;
-    --ranks | --gpus | --virtual-ranks | --rank-timeout) return ;;
+    --ranks | --gpus | --virtual-ranks | --rank-timeout | --bucket-size) return ;;
     --add-tokens | --lora | --lora-alpha | --lora-dropout | --lora-targets | --lora-modules-to-save) return ;;
     --batch | --profile-steps | --ids | --tokens | --max-tokens | --temperature | --top-k | --top-p) return ;;
     --min-p | --repeat-penalty | --repeat-last-n | --frequency-penalty | --presence-penalty | --draft-tokens) return ;;
@@ -158,7 +158,7 @@ _tarn()
         options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --lora-modules-to-save --quantize --merge"
         options+=" --template --add-tokens"
         options+=" --val --val-fraction --ignore-memory --ranks --gpus --virtual-ranks"
-        options+=" --rank-timeout --zero --sync-batchnorm"
+        options+=" --rank-timeout --zero --sync-batchnorm --overlap --bucket-size"
         options+=" --target --drop --task --delimiter --decimal --header"
         ;;
     eval)

@@ -149,6 +149,11 @@ typedef struct tarn_train_options {
     char zero[16];       /* "1": ZeRO-1, the optimizer's state is divided among the ranks; default "off" */
     bool sync_batchnorm; /* statistics of batchnorms are of all ranks; the run then depends on their number */
     double rank_timeout; /* seconds; default 120 */
+    /* Gradients are summed in buckets of `bucket_size` MiB, default 25, and with `overlap` "on" during the backward
+     * pass; "auto", the default: where they go through host memory, from GPUs or between machines; or "off". Neither
+     * changes a bit of the result. */
+    char overlap[16];
+    double bucket_size;
     struct tarn_comm *comm;
 
     /* Fine-tuning a classifier: safetensors file, or folder of one or of a run, whose weights the run starts with; a
@@ -278,6 +283,7 @@ typedef struct tarn_train_plan {
     int ranks;             /* of a data-parallel run; 1: none */
     int64_t virtual_ranks; /* the ranks that can resume the run divide it */
     bool is_sharded;       /* state_bytes are a rank's share: ZeRO-1 */
+    bool overlaps;         /* gradients are summed during the backward pass */
     char notes[2048];      /* what was found about the data and decided, one sentence per line; "": nothing */
 } tarn_train_plan;
 

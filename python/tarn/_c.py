@@ -2321,6 +2321,8 @@ class tarn_train_options(c.Structure):
     zero: Any
     sync_batchnorm: bool
     rank_timeout: float
+    overlap: Any
+    bucket_size: float
     comm: Optional[int]
     finetune: Any
     freeze: bool
@@ -2400,6 +2402,8 @@ tarn_train_options._fields_ = [
     ("zero", c.c_char * 16),
     ("sync_batchnorm", c.c_bool),
     ("rank_timeout", c.c_double),
+    ("overlap", c.c_char * 16),
+    ("bucket_size", c.c_double),
     ("comm", c.c_void_p),
     ("finetune", c.c_char * 1024),
     ("freeze", c.c_bool),
@@ -2489,6 +2493,7 @@ class tarn_train_plan(c.Structure):
     ranks: int
     virtual_ranks: int
     is_sharded: bool
+    overlaps: bool
     notes: Any
 
 
@@ -2529,6 +2534,7 @@ tarn_train_plan._fields_ = [
     ("ranks", c.c_int),
     ("virtual_ranks", c.c_int64),
     ("is_sharded", c.c_bool),
+    ("overlaps", c.c_bool),
     ("notes", c.c_char * 2048),
 ]
 

@@ -131,11 +131,39 @@ static bool visit(heap *h, tarn__node *node, bool retain)
     return true;
 }
 
+/* The watch of a pass that begins; NULL: none, or the pass is one of a checkpointed function. `good`: false with an
+ * error. */
+static tarn__grad_watch *enter_watch(bool *good)
+{
+    tarn__grad_watch *watch = tarn__grad_watch_of_thread();
+    if (!watch || watch->is_inside)
+        return NULL;
+    if (watch->has_passed)
+        *good = tarn__raise(TARN_ERROR_INTERNAL, "backward: a second pass under one watch of gradients");
+    watch->is_inside = true;
+    return watch;
+}
+
+static void leave_watch(tarn__grad_watch *watch)
+{
+    if (watch) {
+        watch->is_inside = false;
+        watch->has_passed = true;
+    }
+}
+
+/* Nodes above the next one have run, or get no gradient. */
+static bool tell_watch(const tarn__grad_watch *watch, const heap *h)
+{
+    return !watch || watch->passed(watch->ctx, h->count ? h->node[0]->sequence + 1 : 0);
+}
+
 /* On failure all pending gradients are dropped, so that a later pass starts clean. */
 static bool walk(tarn__node *start, bool retain)
 {
     heap h = {0};
     bool good = heap_push(&h, start);
+    tarn__grad_watch *watch = enter_watch(&good);
     if (!good)
         drop_grads(start);
     while (good && h.count > 0) {
@@ -148,7 +176,9 @@ static bool walk(tarn__node *start, bool retain)
                     drop_grads(node->edge[i].node);
         }
         tarn__grad_fn_release(&node->base);
+        good = good && tell_watch(watch, &h);
     }
+    leave_watch(watch);
     while (h.count > 0) {
         tarn__node *node = heap_pop(&h);
         drop_grads(node);

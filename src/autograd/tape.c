@@ -1,8 +1,8 @@
 /* tape.c: nodes of the tape: recording, anomaly checks, freeing long chains without recursion; and gradients of
  * leaves.
  *
- * The modes (no_grad, selective recompute, anomaly) are per thread. A node and its lists are one allocation, so
- * recording costs one call of the allocator. */
+ * The modes (no_grad, selective recompute, anomaly) and the watch are per thread. A node and its lists are one
+ * allocation, so recording costs one call of the allocator. */
 #include "autograd/tape.h"
 
 #include <string.h>
@@ -13,6 +13,7 @@ static _Thread_local int no_grad_depth;
 static _Thread_local int recompute_depth;
 static _Thread_local bool anomaly;
 static _Thread_local int rules_running;
+static _Thread_local tarn__grad_watch *watch; /* borrowed; NULL: none */
 static _Atomic uint64_t next_sequence = 1;
 
 void tarn_no_grad_open(void)
@@ -58,6 +59,23 @@ void tarn__recompute_close(void)
 bool tarn__is_recomputing(void)
 {
     return recompute_depth > 0;
+}
+
+void tarn__grad_watch_open(tarn__grad_watch *opened)
+{
+    opened->begin = atomic_load_explicit(&next_sequence, memory_order_relaxed);
+    opened->has_passed = opened->is_inside = false;
+    watch = opened;
+}
+
+void tarn__grad_watch_close(void)
+{
+    watch = NULL;
+}
+
+tarn__grad_watch *tarn__grad_watch_of_thread(void)
+{
+    return watch;
 }
 
 void tarn_set_anomaly(bool on)
@@ -248,8 +266,9 @@ static tarn__tensor_spec spec_of(const tarn_tensor *tensor)
     return (tarn__tensor_spec){tarn__shape_of(tensor), tensor->view.dtype, tarn__device(tensor)};
 }
 
-/* Sets where the gradient of an input goes: its node, its leaf, or nowhere. Retains either. */
-static void connect(tarn__edge *edge, tarn_tensor *input)
+/* Sets where the gradient of an input goes: its node, its leaf, or nowhere. Retains either. `sequence` is the new
+ * node's. */
+static void connect(tarn__edge *edge, tarn_tensor *input, uint64_t sequence)
 {
     if (!input)
         return;
@@ -262,6 +281,8 @@ static void connect(tarn__edge *edge, tarn_tensor *input)
     } else if (input->requires_grad) {
         edge->leaf = input;
         tarn__tensor_retain(input);
+        if (watch && input->first_use < watch->begin)
+            input->first_use = sequence;
     }
 }
 
@@ -322,7 +343,7 @@ bool tarn__record(const tarn__recording *r)
     if (r->params_bytes)
         memcpy(node->params, r->params, r->params_bytes);
     for (int i = 0; i < r->input_count; i++)
-        connect(&node->edge[i], r->inputs[i]);
+        connect(&node->edge[i], r->inputs[i], node->sequence);
     bool good = true;
     for (int i = 0; good && i < r->saved_count; i++) {
         good = save(&node->saved[i], r->saved[i], r);

@@ -111,6 +111,36 @@ typedef struct tarn__tensor_spec {
 } tarn__tensor_spec;
 const tarn__tensor_spec *tarn__input_spec(const tarn__backward *b, int i);
 
+/* ---- gradients that are complete --------------------------------------------------------------------------------- */
+
+/* A watch tells which gradients are complete while a backward pass runs. It is opened before the forward pass: from
+ * then on every leaf notes the first node that uses it. Nodes run by descending sequence number, so once all nodes from
+ * `sequence` on have run, nothing is added any more to a leaf that was first used there, or not at all. That holds for
+ * parameters of checkpointed functions too: their first use is before the node of the function, in which all later uses
+ * run again. */
+typedef struct tarn__grad_watch {
+    /* Called after each node of the pass: those with at least this sequence number have run. 0: the pass has ended.
+     * False with an error: the pass fails. */
+    bool (*passed)(void *ctx, uint64_t sequence);
+    void *ctx;
+    uint64_t begin;  /* the first sequence number of the watch */
+    bool has_passed; /* the pass has ended; a second one is an error */
+    bool is_inside;  /* a pass runs: those of checkpointed functions in it are not watched */
+} tarn__grad_watch;
+
+/* Opens a watch on this thread; one at a time. The caller owns it and keeps it until it is closed. */
+void tarn__grad_watch_open(tarn__grad_watch *watch);
+void tarn__grad_watch_close(void);
+
+/* The watch of this thread; NULL: none. */
+tarn__grad_watch *tarn__grad_watch_of_thread(void);
+
+/* True once nothing is added to the leaf's gradient after nodes from `sequence` on have run. */
+static inline bool tarn__grad_is_complete(const tarn__grad_watch *watch, const tarn_tensor *leaf, uint64_t sequence)
+{
+    return leaf->first_use < watch->begin || leaf->first_use >= sequence;
+}
+
 /* ---- nodes, for the backward pass -------------------------------------------------------------------------------- */
 
 typedef struct tarn__edge {

@@ -152,8 +152,17 @@ bool tarn__comm_exchange(const char *function, tarn_comm *comm, const tarn__mess
     if (comm->is_broken)
         return raise_failure(function, comm);
     comm->failure = (tarn__comm_failure){.rank = -1};
-    return count == 0 || comm->row->exchange(comm, messages, count, tarn__comm_limit(comm), &comm->failure) ||
-           tarn__comm_break(function, comm);
+    if (count == 0 || (!atomic_load(&comm->is_cancelled) &&
+                       comm->row->exchange(comm, messages, count, tarn__comm_limit(comm), &comm->failure)))
+        return true;
+    return atomic_load(&comm->is_cancelled)
+               ? tarn__raise(TARN_ERROR_IO, "%s: another thread of this rank has failed", function)
+               : tarn__comm_break(function, comm);
+}
+
+void tarn__comm_cancel(tarn_comm *comm)
+{
+    atomic_store(&comm->is_cancelled, true);
 }
 
 bool tarn_comm_poll(tarn_comm *comm)

@@ -22,7 +22,8 @@ typedef struct tarn__comm_failure {
 typedef struct tarn__comm_row {
     const char *name;
     /* Runs all messages and waits for them, at most `seconds` (0: no limit) for each peer. False with `failure`. Calls
-     * tarn__comm_notice() with the peer it waits for when tarn__comm_notice_is_due(). */
+     * tarn__comm_notice() with the peer it waits for when tarn__comm_notice_is_due(), and fails without a failure once
+     * comm->is_cancelled. */
     bool (*exchange)(tarn_comm *comm, const tarn__message *messages, int count, double seconds,
                      tarn__comm_failure *failure);
     /* False with `failure` if a rank has aborted. Does not wait. */
@@ -39,6 +40,8 @@ struct tarn_comm {
     char (*host)[TARN__COMM_HOST]; /* [size] */
     double timeout;                /* seconds */
     atomic_bool is_hurried;        /* the user wants the run to stop; set by a signal handler */
+    atomic_bool is_cancelled;      /* this rank is about to abort: its exchanges on other threads fail at once */
+    bool is_single_threaded;       /* all calls come from the thread that created it */
     int64_t step;                  /* of a run, for messages; 0: none */
     int64_t noticed;               /* the last step with a notice, + 1; 0: none */
     tarn_comm_notice_fn notice;    /* NULL: the log */
@@ -60,6 +63,10 @@ void tarn__comm_release(tarn_comm *comm);
 
 /* Runs messages together. Breaks the communicator where that fails. False with an error. */
 bool tarn__comm_exchange(const char *function, tarn_comm *comm, const tarn__message *messages, int count);
+
+/* Makes an exchange that runs on another thread of this rank fail at once, and all later ones. The caller then aborts.
+ */
+void tarn__comm_cancel(tarn_comm *comm);
 
 /* Breaks the communicator with comm->failure and raises that. Returns false. */
 bool tarn__comm_break(const char *function, tarn_comm *comm);
@@ -104,14 +111,21 @@ void tarn__link_free(tarn_comm *comm);
 
 #define TARN__MPI_SYMBOL "tarn_mpi_entry"
 
-/* Entry of libtarn-mpi.so. `version` is that of libtarn. Sets rank and size. NULL with the reason in `why`. `notice`
- * and `is_hurried` are called and read during an exchange. */
+/* What libtarn tells the library: `version` is its own, `notice` is called during an exchange. */
 typedef struct tarn__mpi_host {
     const char *version;
     size_t comm_bytes; /* sizeof(tarn_comm): differs between builds that do not belong together */
     void (*notice)(tarn_comm *comm, int peer);
 } tarn__mpi_host;
-typedef const tarn__comm_row *(*tarn__mpi_entry_fn)(const tarn__mpi_host *host, int *rank, int *size, char *why,
+
+/* The place of this process, and whether MPI allows its main thread alone. */
+typedef struct tarn__mpi_job {
+    int rank, size;
+    bool is_single_threaded;
+} tarn__mpi_job;
+
+/* Entry of libtarn-mpi.so. Sets `job`. NULL with the reason in `why`. */
+typedef const tarn__comm_row *(*tarn__mpi_entry_fn)(const tarn__mpi_host *host, tarn__mpi_job *job, char *why,
                                                     size_t why_size);
 
 #endif

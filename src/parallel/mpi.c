@@ -9,7 +9,7 @@
 #include "parallel/comm.h"
 
 /* Loads the library and starts MPI. NULL with an error. The library stays loaded: MPI cannot be started twice. */
-static const tarn__comm_row *open_row(const char *function, int *rank, int *size)
+static const tarn__comm_row *open_row(const char *function, tarn__mpi_job *job)
 {
     char path[2304], why[512] = "";
     if (!tarn__plugin_find("mpi", path, sizeof(path))) {
@@ -25,9 +25,9 @@ static const tarn__comm_row *open_row(const char *function, int *rank, int *size
         tarn__mpi_entry_fn call;
     } entry = {tarn__platform_symbol(path, TARN__MPI_SYMBOL, why, sizeof(why))};
     const tarn__comm_row *row =
-        entry.object ? entry.call(&(tarn__mpi_host){tarn_version(), sizeof(tarn_comm), tarn__comm_notice}, rank, size,
-                                  why, sizeof(why))
-                     : NULL;
+        entry.object
+            ? entry.call(&(tarn__mpi_host){tarn_version(), sizeof(tarn_comm), tarn__comm_notice}, job, why, sizeof(why))
+            : NULL;
     if (!row)
         tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: %s does not work here: %s", function, path, why);
     return row;
@@ -60,10 +60,12 @@ static bool check_launched(const char *function, int size)
 tarn_comm *tarn_comm_mpi(void)
 {
     static const char *const function = "comm_mpi";
-    int rank = 0, size = 1;
-    const tarn__comm_row *row = tarn_failed() ? NULL : open_row(function, &rank, &size);
-    tarn_comm *comm = row ? tarn__comm_new(function, row, NULL, rank, size) : NULL;
-    if (comm && check_launched(function, size) && gather_hosts(comm))
+    tarn__mpi_job job = {.size = 1};
+    const tarn__comm_row *row = tarn_failed() ? NULL : open_row(function, &job);
+    tarn_comm *comm = row ? tarn__comm_new(function, row, NULL, job.rank, job.size) : NULL;
+    if (comm)
+        comm->is_single_threaded = job.is_single_threaded;
+    if (comm && check_launched(function, job.size) && gather_hosts(comm))
         return comm;
     tarn_comm_free(comm);
     return NULL;

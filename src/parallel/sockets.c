@@ -209,6 +209,8 @@ static bool run(tarn_comm *comm, const tarn__message *messages, progress *p, int
             *failure = g->failure;
             return false;
         }
+        if (atomic_load(&comm->is_cancelled))
+            return false;
         if (seconds > 0 && waited > seconds) {
             failure->rank = r.pending;
             return false;

@@ -130,7 +130,7 @@ static bool run(tarn_comm *comm, const tarn__message *messages, parcel *parcels,
     pthread_cond_broadcast(&g->changed);
     while (advance(g, comm->rank, messages, parcels, count, &peer) > 0) {
         double waited = tarn__platform_seconds() - begin;
-        if (g->is_aborted || (seconds > 0 && waited > seconds)) {
+        if (g->is_aborted || atomic_load(&comm->is_cancelled) || (seconds > 0 && waited > seconds)) {
             *failure = g->is_aborted ? g->failure : (tarn__comm_failure){.rank = peer};
             take_back(g, comm->rank, messages, parcels, count);
             return false;

@@ -80,6 +80,11 @@ bool tarn__tree_add(tarn__tree *t, tarn_tensor *leaf)
     return add_node(t, node);
 }
 
+bool tarn__tree_end(tarn__tree *t, tarn_tensor *leaf)
+{
+    return add_node(t, (tarn__tree_node){.index = t->next++, .sum = leaf});
+}
+
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 
 /* The sum over all ranks, in pieces: rank r sums elements begin(r) to begin(r + 1) of every node. */
@@ -289,7 +294,13 @@ static bool fits_link(const job *j, const tarn_tensor *sum)
     return fits;
 }
 
-/* Waits for the end: a rank that fails meanwhile is found here, and not where this one waits for its device. */
+static bool order_link(const job *j, bool (*call)(tarn__link *link))
+{
+    return call(j->comm->link) || tarn__link_fail(j->function, j->comm);
+}
+
+/* Waits for the end: a rank that fails meanwhile is found here, and not where this one waits for its device; and only
+ * then is the memory, which is of the pool, free for work on the device's stream. */
 static bool sum_devices(const job *j, tarn_tensor *sum)
 {
     int64_t shard = shard_of(j, j->comm->rank), stride = (shard + 3) / 4 * 4;
@@ -300,7 +311,8 @@ static bool sum_devices(const job *j, tarn_tensor *sum)
         return false;
     shards gathered = {address_of(memory), stride, rows};
     tarn__bump_version(sum);
-    return exchange_shards(j, &gathered) && sum_on_link(j, &gathered, sum) && tarn__link_finish(j->function, j->comm);
+    return order_link(j, j->comm->link_row->fork) && exchange_shards(j, &gathered) && sum_on_link(j, &gathered, sum) &&
+           order_link(j, j->comm->link_row->join) && tarn__link_finish(j->function, j->comm);
 }
 
 /* ---- all ranks --------------------------------------------------------------------------------------------------- */
@@ -326,7 +338,7 @@ static bool stage(tarn__tree *tree)
 bool tarn__tree_sum(const char *function, tarn__tree *tree, tarn_comm *comm, tarn_tensor *sum)
 {
     if (!comm || comm->size == 1)
-        return tarn_copy(sum, tree->node[0].sum);
+        return sum == tree->node[0].sum || tarn_copy(sum, tree->node[0].sum);
     tarn_scope *scope = tarn_scope_open();
     job j = {.function = function, .comm = comm, .own = tree, .count = tarn_count(sum)};
     j.on_device = fits_link(&j, sum);

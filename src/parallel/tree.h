@@ -34,8 +34,11 @@ tarn__tree tarn__tree_open(int64_t leaves, int64_t first);
  * the open scope. NULL: computes the shape only. */
 bool tarn__tree_add(tarn__tree *tree, tarn_tensor *leaf);
 
-/* Sums the trees of all ranks, which have equal shares of the leaves, into `sum` on each of them. comm may be NULL:
- * the tree has all leaves. False with an error. */
+/* Adds the last own leaf, which the caller does not overwrite before the sum: nothing is copied. */
+bool tarn__tree_end(tarn__tree *tree, tarn_tensor *leaf);
+
+/* Sums the trees of all ranks, which have equal shares of the leaves, into `sum` on each of them, which may be the last
+ * leaf. comm may be NULL: the tree has all leaves. False with an error. */
 bool tarn__tree_sum(const char *function, tarn__tree *tree, tarn_comm *comm, tarn_tensor *sum);
 
 #endif

@@ -167,11 +167,11 @@ static int64_t estimate(const tarn_train_options *o, const peaks *found)
     return used > reserved ? used : reserved;
 }
 
-/* Sums of gradients that a rank holds while its virtual ranks run: one per level of their tree. Then the shards of
- * other ranks take as much as one. */
+/* Sums of gradients that a rank holds while its virtual ranks run: one per level of their tree, none of one virtual
+ * rank. Then the shards of other ranks take as much as one. */
 static int64_t tree_bytes(const tarn_trainer *t, int64_t gradient_bytes)
 {
-    int64_t share = t->ranks.virtual_ranks / (t->ranks.size ? t->ranks.size : 1), sums = 1;
+    int64_t share = t->ranks.virtual_ranks / (t->ranks.size ? t->ranks.size : 1), sums = 0;
     while (INT64_C(1) << sums < share)
         sums++;
     return t->ranks.virtual_ranks > 1 ? (sums + (t->ranks.size > 1)) * gradient_bytes : 0;
@@ -246,6 +246,7 @@ bool tarn_trainer_plan(const tarn_trainer *trainer, tarn_train_plan *plan)
         .captures = trainer->step_graph.is_wanted,
         .ranks = trainer->ranks.size,
         .virtual_ranks = trainer->ranks.virtual_ranks,
+        .overlaps = trainer->ranks.overlaps,
         .is_sharded = tarn__is_sharded(&trainer->options),
     };
     tarn__weight_counts counts = tarn__count_weights(trainer->model);

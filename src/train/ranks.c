@@ -78,6 +78,37 @@ bool tarn__ranks_check_batch(const char *function, const tarn_trainer *t)
                        function, t->micro_batch, t->batch_size / shares, t->batch_size, shares);
 }
 
+/* Why sums of gradients cannot run beside the backward pass; NULL: they can. */
+static const char *overlap_obstacle(const tarn_trainer *t)
+{
+    if (t->options.sync_batchnorm)
+        return "with sync_batchnorm the backward pass itself exchanges statistics";
+    if (t->ranks.comm && t->ranks.comm->is_single_threaded)
+        return "this MPI library allows calls from one thread only";
+    return t->ranks.virtual_ranks == 1 ? "the run has one virtual rank: there are no gradients to exchange" : NULL;
+}
+
+/* True where a processor is idle while ranks exchange gradients through host memory: it waits for a device, or for
+ * another machine. On the CPUs of one machine a sum takes the cores that compute. */
+static bool overlap_pays(const tarn_trainer *t)
+{
+    const tarn_comm *comm = t->ranks.comm;
+    bool is_far = false;
+    for (int i = 1; i < comm->size; i++)
+        is_far = is_far || strcmp(comm->host[i], comm->host[0]) != 0;
+    return !comm->link && (is_far || !tarn_device_equal(t->device, tarn_device_cpu()));
+}
+
+bool tarn__ranks_plan_overlap(const char *function, tarn_trainer *t)
+{
+    const char *mode = t->options.overlap, *obstacle = overlap_obstacle(t);
+    bool is_on = strcmp(mode, "on") == 0;
+    if (is_on && obstacle)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: overlap is on, but %s; use overlap auto", function, obstacle);
+    t->ranks.overlaps = t->ranks.size > 1 && !obstacle && (is_on || (strcmp(mode, "off") != 0 && overlap_pays(t)));
+    return true;
+}
+
 void tarn__ranks_select(tarn_trainer *t)
 {
     const tarn__ranks *r = &t->ranks;

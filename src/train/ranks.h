@@ -16,6 +16,7 @@
 #include <tarn/parallel.h>
 #include <tarn/train.h>
 
+#include "parallel/sum_queue.h"
 #include "train/loop/step.h"
 
 /* A rank waits so many times longer than in a step while rank 0 writes a checkpoint or generates a sample: a machine
@@ -25,9 +26,11 @@ enum { TARN__WRITING_TIME = 10 };
 typedef struct tarn__ranks {
     tarn_comm *comm; /* borrowed; NULL: one rank */
     int rank, size;
-    int64_t virtual_ranks; /* at least 1 */
-    bool is_tuned;         /* they use the same algorithms */
-    bool is_stopped;       /* all ranks have agreed to stop after the last step; more than one rank only */
+    int64_t virtual_ranks;  /* at least 1 */
+    bool is_tuned;          /* they use the same algorithms */
+    bool overlaps;          /* gradients are summed beside the backward pass, by: */
+    tarn__sum_queue *queue; /* owned; NULL: not yet */
+    bool is_stopped;        /* all ranks have agreed to stop after the last step; more than one rank only */
 } tarn__ranks;
 
 /* Takes the place of this process from options.comm and resolves the number of virtual ranks. Raises unless the number
@@ -39,6 +42,9 @@ bool tarn__ranks_check_batch(const char *function, const tarn_trainer *trainer);
 
 /* Raises on all ranks unless they have the same data, options and instruction level; gives them rank 0's folder. */
 bool tarn__ranks_compare(const char *function, tarn_trainer *trainer);
+
+/* Decides whether sums of gradients overlap with backward. Raises where that is required and impossible. */
+bool tarn__ranks_plan_overlap(const char *function, tarn_trainer *trainer);
 
 /* Makes the trainer's loader read the micro-batches of this rank. */
 void tarn__ranks_select(tarn_trainer *trainer);

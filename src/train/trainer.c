@@ -197,7 +197,8 @@ static void count_steps(tarn_trainer *t)
 static bool create_components(const char *function, tarn_trainer *t)
 {
     count_steps(t);
-    if (!check_combinations(function, t) || !tarn__ranks_check_batch(function, t))
+    if (!check_combinations(function, t) || !tarn__ranks_plan_overlap(function, t) ||
+        !tarn__ranks_check_batch(function, t))
         return false;
     tarn__log(TARN_LOG_INFO, "planning and creating the model");
     tarn__rng_state callers = tarn__random_save();
@@ -423,6 +424,7 @@ void tarn_trainer_free(tarn_trainer *trainer)
     tarn__frozen_hash_free(&trainer->frozen);
     tarn__folder_unlock(&trainer->folder_lock);
     tarn__data_spec_free(&trainer->data_spec);
+    tarn__sum_queue_free(trainer->ranks.queue);
     tarn__release(trainer, sizeof(*trainer));
 }
 

@@ -305,8 +305,7 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
                                         .heads = p->kv_heads,
                                         .capacity = p->length + 2,
                                         .head_dim = p->depth,
-                                        .dtype = p->stored,
-                                        .device_layers = 1};
+                                        .dtype = p->stored};
     const double tolerance = p->dtype != TARN_F32    ? 3e-2
                              : p->stored == TARN_F32 ? 2e-5
                              : p->stored == TARN_F16 ? 2e-3

@@ -208,6 +208,13 @@ static void assert_same_weights(const char *folder, const char *other, bool has_
         assert_same_file(own, scratch(other), "ema.safetensors");
 }
 
+/* Sums during the backward pass, in buckets of a few parameters. */
+static void overlap(tarn_train_options *o)
+{
+    snprintf(o->overlap, sizeof(o->overlap), "on");
+    o->bucket_size = 0.002;
+}
+
 static void checkpoints_are_bitwise_identical_for_any_number_of_ranks(void **state)
 {
     (void)state;
@@ -225,10 +232,31 @@ static void checkpoints_are_bitwise_identical_for_any_number_of_ranks(void **sta
                 snprintf(other, sizeof(other), "%s-%d%s", names[k], size, zero ? "-zero" : "");
                 o = kinds[k](other);
                 snprintf(o.zero, sizeof(o.zero), "%s", zero ? "1" : "off");
+                if (zero == (size == 2))
+                    overlap(&o);
                 if (run_on(size, &o, NULL, 0) != loss)
                     fail_msg("%s: another loss on %d ranks", other, size);
                 assert_same_weights(one, other, o.lora > 0);
             }
+    }
+}
+
+/* Layers that are recomputed in the backward pass, and parameters that are used in several places. */
+static void recomputed_layers_give_the_same_checkpoints_with_overlap(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"selective", "full"};
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    for (int i = 0; i < 2; i++) {
+        tarn_train_options o = gpt2(kinds[i]);
+        snprintf(o.recompute, sizeof(o.recompute), "%s", kinds[i]);
+        run_on(1, &o, NULL, 0);
+        snprintf(o.out, sizeof(o.out), "%s", scratch("overlapped"));
+        o.overwrite = i > 0;
+        overlap(&o);
+        run_on(4 >> i, &o, NULL, 0);
+        assert_same_weights(kinds[i], "overlapped", false);
     }
 }
 
@@ -242,8 +270,13 @@ static void a_device_with_memory_of_its_own_gives_the_same_checkpoints(void **st
     snprintf(o.device, sizeof(o.device), "mirror:0");
     run_on(1, &o, NULL, 0);
     snprintf(o.out, sizeof(o.out), "%s", scratch("mirror-2"));
+    snprintf(o.overlap, sizeof(o.overlap), "off");
     run_on(2, &o, NULL, 0);
     assert_same_weights("mirror-1", "mirror-2", false);
+    snprintf(o.out, sizeof(o.out), "%s", scratch("mirror-4"));
+    overlap(&o);
+    run_on(4, &o, NULL, 0);
+    assert_same_weights("mirror-1", "mirror-4", false);
 }
 
 /* A stop on rank 0 reaches all ranks at the same step. */
@@ -435,6 +468,23 @@ static void zero_without_anything_to_divide_is_an_error(void **state)
     expect_failure(&one, 1, "zero is 1, but sgd without momentum has no state to divide");
 }
 
+static void overlap_that_is_impossible_is_an_error(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    rank_run one = {.options = gpt2("alone")};
+    overlap(&one.options);
+    one.options.virtual_ranks = 0;
+    expect_failure(&one, 1, "overlap is on, but the run has one virtual rank");
+    rank_run two[2] = {{.options = resnet("synchronized")}, {.options = resnet("synchronized")}};
+    for (int i = 0; i < 2; i++) {
+        overlap(&two[i].options);
+        two[i].options.sync_batchnorm = true;
+    }
+    expect_failure(two, 2, "overlap is on, but with sync_batchnorm the backward pass itself exchanges statistics");
+}
+
 static void ranks_with_other_data_or_options_are_an_error(void **state)
 {
     (void)state;
@@ -473,6 +523,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(checkpoints_are_bitwise_identical_for_any_number_of_ranks),
+        cmocka_unit_test(recomputed_layers_give_the_same_checkpoints_with_overlap),
         cmocka_unit_test(a_device_with_memory_of_its_own_gives_the_same_checkpoints),
         cmocka_unit_test(a_run_is_stopped_and_resumed_on_another_number_of_ranks),
         cmocka_unit_test(a_run_is_resumed_with_zero_on_and_off),
@@ -482,6 +533,7 @@ int main(void)
         cmocka_unit_test(a_split_step_is_the_step_of_the_whole_batch_up_to_rounding),
         cmocka_unit_test(ranks_that_do_not_divide_the_virtual_ranks_are_an_error),
         cmocka_unit_test(zero_without_anything_to_divide_is_an_error),
+        cmocka_unit_test(overlap_that_is_impossible_is_an_error),
         cmocka_unit_test(ranks_with_other_data_or_options_are_an_error),
         cmocka_unit_test(a_loss_that_is_not_finite_ends_all_ranks),
     };

@@ -1,10 +1,12 @@
 /* device_link.h: the contract of a device link: device memory that moves between ranks without the host, as NCCL moves
  * it. libtarn-NAME.so of a backend that has one exports a second symbol, tarn_link_entry.
  *
- * A link belongs to one rank and one device. Its calls enqueue work in order on the device's stream and do not wait:
- * after each call state() is asked until it is READY, and only then is the next call allowed; finished() says when the
- * device has done all of it. The caller looks at the clock and at the other ranks meanwhile, and calls abort(), so
- * that nothing hangs. Functions return false or NULL with a sentence in failure(). */
+ * A link belongs to one rank and one device. Its calls enqueue work in order on a stream of the link and do not wait:
+ * fork() lets it begin after what is on the device's stream by then, join() lets that stream go on after it. Between
+ * them both streams run side by side, and memory that the link uses is not freed. After each call state() is asked
+ * until it is READY, and only then is the next call allowed; finished() says when the device has done all of it. The
+ * caller looks at the clock and at the other ranks meanwhile, and calls abort(), so that nothing hangs. Functions
+ * return false or NULL with a sentence in failure(). */
 #ifndef TARN__DEVICE_LINK_H
 #define TARN__DEVICE_LINK_H
 
@@ -45,6 +47,8 @@ typedef struct tarn__link_row {
     bool (*gpu)(int index, char text[TARN__LINK_GPU]); /* tells GPUs apart: two ranks of one are refused */
     /* Begins to connect. The caller owns the link. */
     tarn__link *(*open)(int index, int rank, int size, const char id[TARN__LINK_ID]);
+    bool (*fork)(tarn__link *link);
+    bool (*join)(tarn__link *link);
     bool (*exchange)(tarn__link *link, const tarn__message *messages, int count); /* sends and receives together */
     bool (*copy)(tarn__link *link, void *to, const void *from, size_t bytes);
     bool (*sum)(tarn__link *link, const tarn__link_sum *sum);

@@ -45,6 +45,7 @@ struct tarn_tensor {
     int grad_fn_output;     /* index among that node's outputs */
     tarn_tensor *grad;      /* of a leaf; owned */
     bool grad_is_set;       /* grad has a value, not just memory */
+    uint64_t first_use;     /* of a leaf: its first node of the last watched pass (autograd/tape.h) */
     void *optimizer;        /* the optimizer that owns its memory; NULL: none */
 };
 

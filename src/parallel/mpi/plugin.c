@@ -2,7 +2,8 @@
  *
  * All messages are non-blocking and tested in a loop, which also looks for the abort of another rank and at the clock:
  * a call never hangs because a peer has ended. Messages above CHUNK bytes are cut, since MPI counts in int. MPI is
- * used from one thread. A communicator of its own keeps messages apart from those of the program, which may have
+ * used from one thread at a time; where the library allows no other thread than the main one, the communicator says
+ * so. A communicator of its own keeps messages apart from those of the program, which may have
  * started MPI before. */
 #include <mpi.h>
 #include <pthread.h>
@@ -174,6 +175,8 @@ static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request
                 *failure = abort_failure;
                 return false;
             }
+            if (atomic_load(&comm->is_cancelled))
+                return false;
             if (seconds > 0 && waited > seconds) {
                 failure->rank = pending_peer(messages, requests, owner, started);
                 return false;
@@ -230,9 +233,9 @@ static void end(tarn_comm *comm)
 static const tarn__comm_row row = {"mpi", exchange, poll, abort_job, end};
 
 /* MPI starts once per process and never again. */
-static bool start_mpi(char *why, size_t why_size)
+static bool start_mpi(int *provided, char *why, size_t why_size)
 {
-    int is_started = 0, is_ended = 0, provided;
+    int is_started = 0, is_ended = 0;
     MPI_Initialized(&is_started);
     MPI_Finalized(&is_ended);
     if (is_ended || world != MPI_COMM_NULL) {
@@ -240,10 +243,12 @@ static bool start_mpi(char *why, size_t why_size)
         return false;
     }
     is_ours = !is_started;
-    if (is_ours && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+    if (is_ours && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, provided) != MPI_SUCCESS) {
         snprintf(why, why_size, "MPI could not be started");
         return false;
     }
+    if (!is_ours && MPI_Query_thread(provided) != MPI_SUCCESS)
+        *provided = MPI_THREAD_SINGLE;
     if (MPI_Comm_dup(MPI_COMM_WORLD, &world) != MPI_SUCCESS) {
         snprintf(why, why_size, "MPI has no communicator left");
         return false;
@@ -253,20 +258,22 @@ static bool start_mpi(char *why, size_t why_size)
     return true;
 }
 
-TARN_API const tarn__comm_row *tarn_mpi_entry(const tarn__mpi_host *given, int *rank, int *size, char *why,
+TARN_API const tarn__comm_row *tarn_mpi_entry(const tarn__mpi_host *given, tarn__mpi_job *job, char *why,
                                               size_t why_size);
 
-const tarn__comm_row *tarn_mpi_entry(const tarn__mpi_host *given, int *rank, int *size, char *why, size_t why_size)
+const tarn__comm_row *tarn_mpi_entry(const tarn__mpi_host *given, tarn__mpi_job *job, char *why, size_t why_size)
 {
+    int provided = MPI_THREAD_SINGLE;
     if (strcmp(given->version, TARN__VERSION) != 0 || given->comm_bytes != sizeof(tarn_comm)) {
         snprintf(why, why_size, "it is of version " TARN__VERSION ", this library of %s; install both together",
                  given->version);
         return NULL;
     }
     host = *given;
-    if (!start_mpi(why, why_size))
+    if (!start_mpi(&provided, why, why_size))
         return NULL;
-    MPI_Comm_rank(world, rank);
-    MPI_Comm_size(world, size);
+    MPI_Comm_rank(world, &job->rank);
+    MPI_Comm_size(world, &job->size);
+    job->is_single_threaded = provided < MPI_THREAD_SERIALIZED;
     return &row;
 }

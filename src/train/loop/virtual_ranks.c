@@ -2,7 +2,8 @@
  *
  * A rank runs its virtual ranks one after the other. The micro-batches of a virtual rank are accumulated in the flat
  * gradient buffers of the optimizer as in any step; then the buffers are a leaf of a tree sum (parallel/tree.h) and are
- * overwritten by the next virtual rank. Random numbers start at a counter of the global micro-batch. Buffers that a
+ * overwritten by the next virtual rank. The sums are taken in buckets, beside the last backward pass where the run
+ * overlaps them (gradient_buckets.h). Random numbers start at a counter of the global micro-batch. Buffers that a
  * step changes (running statistics of a batchnorm) start anew for each virtual rank, and become the mean over all of
  * them. The loss is read per virtual rank and summed on the host by the same tree. */
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "core/tensor/tensor.h"
 #include "optim/optimizer.h"
 #include "parallel/tree.h"
+#include "train/loop/gradient_buckets.h"
 #include "train/tasks/task.h"
 
 enum { COUNTER_BITS = 32 }; /* counters of one micro-batch: 2^32, of four random numbers each */
@@ -48,7 +50,7 @@ typedef struct work {
     tarn_tensor *const *batch;
     int64_t leaves, first, share; /* virtual ranks: all, and the own ones */
     tarn__step_ctx part;          /* of one micro-batch */
-    tarn__tree *tree;             /* one per flat group */
+    tarn__gradient_buckets buckets;
     statistics statistics;
     size_t message_bytes;
     char *messages; /* of all ranks */
@@ -222,24 +224,13 @@ static bool run_micro_batch(work *w, int64_t index, int64_t number, result *sums
     return good && !tarn_failed();
 }
 
-/* The gradient buffers become leaves. Segments without a gradient hold old values: they count as 0. */
-static bool add_gradients(work *w)
+/* Notes which segments have a gradient of this virtual rank. */
+static void set_flags(const work *w)
 {
-    tarn__flat_buffers *flats = &w->step->optimizer->flats;
+    const tarn__flat_buffers *flats = &w->step->optimizer->flats;
     char *flags = flags_of(w, w->trainer->ranks.rank);
-    bool good = true;
-    for (int g = 0; good && g < flats->groups; g++) {
-        tarn_tensor *gradients = flats->group[g].buffer[TARN__GRADIENT];
-        for (int i = flats->group[g].first; good && i < flats->group[g].first + flats->group[g].segments; i++) {
-            const tarn__flat_segment *segment = &flats->segment[i];
-            flags[i] = flags[i] || segment->parameter->grad_is_set;
-            if (!segment->parameter->grad_is_set)
-                good = tarn__fill_with(function,
-                                       tarn__flat_range(gradients, segment->begin, segment->begin + segment->count), 0);
-        }
-        good = good && tarn__tree_add(&w->tree[g], gradients);
-    }
-    return good;
+    for (int i = 0; i < flats->segments; i++)
+        flags[i] = flags[i] || flats->segment[i].parameter->grad_is_set;
 }
 
 /* The micro-batches of the batch are in ascending order: `share` of them for every L of the step. */
@@ -247,14 +238,30 @@ static bool run_virtual_rank(work *w, int64_t local)
 {
     result *own = &results_of(w, w->trainer->ranks.rank)[local];
     int64_t rounds = w->step->all_micro_batches / w->leaves;
-    bool good = reset_statistics(&w->statistics);
+    bool good = reset_statistics(&w->statistics), is_last = local == w->share - 1;
     tarn_optimizer_zero_grad(w->step->optimizer);
-    for (int64_t i = 0; good && i < rounds; i++)
+    for (int64_t i = 0; good && i < rounds; i++) {
+        if (is_last && i == rounds - 1)
+            tarn__gradient_buckets_watch(&w->buckets);
         good = run_micro_batch(w, i * w->share + local, i * w->leaves + w->first + local, own);
-    return good && add_statistics(&w->statistics) && add_gradients(w);
+    }
+    set_flags(w);
+    return good && (is_last ? tarn__gradient_buckets_finish : tarn__gradient_buckets_add)(&w->buckets) &&
+           add_statistics(&w->statistics);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
+
+/* The thread of the sums lives as long as the trainer. */
+static bool open_buckets(work *w)
+{
+    tarn__ranks *r = &w->trainer->ranks;
+    if (r->overlaps && !r->queue && !(r->queue = tarn__sum_queue_new(function, r->comm)))
+        return false;
+    int64_t bytes = r->size > 1 ? (int64_t)(w->trainer->options.bucket_size * 1048576) : 0;
+    return tarn__gradient_buckets_open(&w->buckets, function, &w->step->optimizer->flats, bytes, w->leaves, w->first,
+                                       r->comm, r->overlaps ? r->queue : NULL);
+}
 
 static bool open_work(work *w, const tarn__step_ctx *step, tarn_tensor *const *batch)
 {
@@ -268,19 +275,15 @@ static bool open_work(work *w, const tarn__step_ctx *step, tarn_tensor *const *b
     /* a multiple of 8: every rank's message is aligned */
     w->message_bytes = sizeof(header) + sizeof(result) * (size_t)w->share + ((size_t)flats->segments + 7) / 8 * 8;
     w->messages = tarn__alloc(w->message_bytes * (size_t)t->ranks.size);
-    w->tree = tarn__alloc(sizeof(*w->tree) * (size_t)flats->groups);
-    for (int g = 0; w->tree && g < flats->groups; g++)
-        w->tree[g] = tarn__tree_open(w->leaves, w->first);
     if (w->messages)
         memset(w->messages, 0, w->message_bytes * (size_t)t->ranks.size);
-    return w->messages && w->tree && open_statistics(w) && set_total_weight(w);
+    return w->messages && open_buckets(w) && open_statistics(w) && set_total_weight(w);
 }
 
 static void close_work(work *w)
 {
     close_statistics(&w->statistics);
     tarn__release(w->messages, w->message_bytes * (size_t)w->trainer->ranks.size);
-    tarn__release(w->tree, sizeof(*w->tree) * (size_t)w->step->optimizer->flats.groups);
 }
 
 /* A micro-batch of this rank alone: its batchnorms do not wait for the other ranks. */
@@ -307,19 +310,15 @@ static bool tune(work *w)
 }
 
 /* A parameter has a gradient if one of its virtual ranks has. */
-static bool sum_gradients(work *w)
+static void read_flags(const work *w)
 {
-    tarn__flat_buffers *flats = &w->step->optimizer->flats;
-    bool good = true;
-    for (int g = 0; good && g < flats->groups; g++)
-        good = tarn__tree_sum(function, &w->tree[g], w->trainer->ranks.comm, flats->group[g].buffer[TARN__GRADIENT]);
-    for (int i = 0; good && i < flats->segments; i++) {
+    const tarn__flat_buffers *flats = &w->step->optimizer->flats;
+    for (int i = 0; i < flats->segments; i++) {
         bool is_set = false;
         for (int r = 0; r < w->trainer->ranks.size; r++)
             is_set = is_set || flags_of(w, r)[i];
         flats->segment[i].parameter->grad_is_set = is_set;
     }
-    return good;
 }
 
 /* Results of virtual ranks `begin` to `end` - 1, added as the tree of the gradients is. */
@@ -342,6 +341,7 @@ static bool exchange_results(work *w)
         return false;
     for (int i = 0; i < r->size; i++)
         r->is_stopped = r->is_stopped || header_of(w, i)->is_stopping;
+    read_flags(w);
     return true;
 }
 
@@ -369,7 +369,8 @@ bool tarn__ranks_gradients(const tarn__step_ctx *step, tarn_tensor *const *batch
     for (int64_t i = 0; good && i < w.share; i++)
         good = run_virtual_rank(&w, i);
     tarn__random_restore(&random);
-    good = good && exchange_results(&w) && sum_gradients(&w) && sum_statistics(&w);
+    good = good && exchange_results(&w) && sum_statistics(&w);
+    tarn__gradient_buckets_close(&w.buckets); /* its sums use tensors of the scope */
     tarn_scope_close(scope);
     good = good && set_metrics(&w, metrics);
     close_work(&w);

@@ -1,4 +1,5 @@
-/* nccl_link.c: the device link of CUDA: NCCL's communicator of a rank, on the stream of its device.
+/* nccl_link.c: the device link of CUDA: NCCL's communicator of a rank, on a stream of its own beside that of the
+ * device. Events order the two.
  *
  * The communicator does not block: a call that needs other ranks returns "in progress", and a thread of NCCL goes on
  * with it. Its work is on the stream only once state() is READY. The reductions of NCCL are not used: their order of
@@ -17,8 +18,8 @@ struct tarn__link {
     const tarn__nccl *nccl;
     void *comm;
     int index, rank, size;
-    cudaStream_t stream;
-    cudaEvent_t event;
+    cudaStream_t stream, device_stream; /* own; borrowed */
+    cudaEvent_t event, forked, joined;
     bool is_recorded; /* the event, since the last call */
 };
 
@@ -68,6 +69,28 @@ static bool gpu(int index, char text[TARN__LINK_GPU])
 
 /* ---- start and end ----------------------------------------------------------------------------------------------- */
 
+static bool new_event(cudaEvent_t *event)
+{
+    return tarn__cuda_good(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cannot create an event");
+}
+
+static bool open_stream(tarn__link *link)
+{
+    return tarn__cuda_good(cudaStreamCreateWithFlags(&link->stream, cudaStreamNonBlocking), "cannot create a stream") &&
+           new_event(&link->event) && new_event(&link->forked) && new_event(&link->joined);
+}
+
+/* Also one that was opened in part. */
+static void close_stream(tarn__link *link)
+{
+    cudaEvent_t events[] = {link->event, link->forked, link->joined};
+    for (int i = 0; i < 3; i++)
+        if (events[i])
+            cudaEventDestroy(events[i]);
+    if (link->stream)
+        cudaStreamDestroy(link->stream);
+}
+
 static tarn__link *open_link(int index, int rank, int size, const char id[TARN__LINK_ID])
 {
     tarn__nccl_id own;
@@ -77,11 +100,12 @@ static tarn__link *open_link(int index, int rank, int size, const char id[TARN__
     tarn__link *link = device ? calloc(1, sizeof(*link)) : NULL;
     if (!link)
         return NULL;
-    *link = (tarn__link){.nccl = nccl, .index = index, .rank = rank, .size = size, .stream = device->stream};
+    *link = (tarn__link){.nccl = nccl, .index = index, .rank = rank, .size = size, .device_stream = device->stream};
     memcpy(own.bytes, id, sizeof(own.bytes));
-    if (tarn__cuda_good(cudaEventCreateWithFlags(&link->event, cudaEventDisableTiming), "cannot create an event") &&
+    if (open_stream(link) &&
         is_good(nccl, NULL, nccl->open(&link->comm, size, own, rank, &config), "the ranks cannot be connected"))
         return link;
+    close_stream(link);
     free(link);
     return NULL;
 }
@@ -113,7 +137,7 @@ static void free_link(tarn__link *link, bool aborts)
         link->nccl->destroy(link->comm);
     else
         link->nccl->abort(link->comm);
-    cudaEventDestroy(link->event);
+    close_stream(link);
     free(link);
 }
 
@@ -150,6 +174,23 @@ static bool begin(tarn__link *link)
 {
     link->is_recorded = false;
     return tarn__cuda_at(link->index) != NULL;
+}
+
+/* Work that is put on `behind` from now on runs after what is on `front` by now. */
+static bool order(cudaStream_t front, cudaStream_t behind, cudaEvent_t event)
+{
+    return tarn__cuda_good(cudaEventRecord(event, front), "cannot record an event") &&
+           tarn__cuda_good(cudaStreamWaitEvent(behind, event, 0), "a stream cannot wait for another");
+}
+
+static bool fork_link(tarn__link *link)
+{
+    return begin(link) && order(link->device_stream, link->stream, link->forked);
+}
+
+static bool join_link(tarn__link *link)
+{
+    return begin(link) && order(link->stream, link->device_stream, link->joined);
 }
 
 static bool exchange(tarn__link *link, const tarn__message *messages, int count)
@@ -207,6 +248,8 @@ static const tarn__link_row row = {.is_off = is_off,
                                    .new_id = new_id,
                                    .gpu = gpu,
                                    .open = open_link,
+                                   .fork = fork_link,
+                                   .join = join_link,
                                    .exchange = exchange,
                                    .copy = copy,
                                    .sum = sum,
