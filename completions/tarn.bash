@@ -158,7 +158,7 @@ _tarn()
         options+=" --base --lora --lora-alpha --lora-dropout --lora-targets --lora-modules-to-save --quantize --merge"
         options+=" --template --add-tokens"
         options+=" --val --val-fraction --ignore-memory --ranks --gpus --virtual-ranks"
-        options+=" --rank-timeout --zero --sync-batchnorm --overlap --bucket-size"
+        options+=" --rank-timeout --zero --sync-batchnorm --overlap --bucket-size --reduce"
         options+=" --target --drop --task --delimiter --decimal --header"
         ;;
     eval)

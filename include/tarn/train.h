@@ -153,6 +153,10 @@ typedef struct tarn_train_options {
      * pass; "auto", the default: where they go through host memory, from GPUs or between machines; or "off". Neither
      * changes a bit of the result. */
     char overlap[16];
+    /* "fast": a rank accumulates the gradients of its virtual ranks, whose number is that of the ranks by default and
+     * need not be a multiple of it, and sums of ranks are added as the transport does it best: the run is bitwise
+     * identical for one number of ranks only; default "tree" */
+    char reduce[16];
     double bucket_size;
     struct tarn_comm *comm;
 

@@ -2322,6 +2322,7 @@ class tarn_train_options(c.Structure):
     sync_batchnorm: bool
     rank_timeout: float
     overlap: Any
+    reduce: Any
     bucket_size: float
     comm: Optional[int]
     finetune: Any
@@ -2403,6 +2404,7 @@ tarn_train_options._fields_ = [
     ("sync_batchnorm", c.c_bool),
     ("rank_timeout", c.c_double),
     ("overlap", c.c_char * 16),
+    ("reduce", c.c_char * 16),
     ("bucket_size", c.c_double),
     ("comm", c.c_void_p),
     ("finetune", c.c_char * 1024),

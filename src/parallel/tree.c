@@ -299,6 +299,20 @@ static bool order_link(const job *j, bool (*call)(tarn__link *link))
     return call(j->comm->link) || tarn__link_fail(j->function, j->comm);
 }
 
+/* Without the rows of other ranks: the link adds in place. */
+static bool reduce_devices(const job *j, tarn_tensor *sum)
+{
+    const tarn__link_row *link = j->comm->link_row;
+    tarn_tensor *leaf = j->own->node[0].sum;
+    if (leaf != sum && !tarn_copy(sum, leaf))
+        return false;
+    tarn__bump_version(sum);
+    return order_link(j, link->fork) &&
+           (link->all_reduce(j->comm->link, address_of(sum), j->count) ? tarn__link_wait(j->function, j->comm)
+                                                                       : tarn__link_fail(j->function, j->comm)) &&
+           order_link(j, link->join) && tarn__link_finish(j->function, j->comm);
+}
+
 /* Waits for the end: a rank that fails meanwhile is found here, and not where this one waits for its device; and only
  * then is the memory, which is of the pool, free for work on the device's stream. */
 static bool sum_devices(const job *j, tarn_tensor *sum)
@@ -342,8 +356,9 @@ bool tarn__tree_sum(const char *function, tarn__tree *tree, tarn_comm *comm, tar
     tarn_scope *scope = tarn_scope_open();
     job j = {.function = function, .comm = comm, .own = tree, .count = tarn_count(sum)};
     j.on_device = fits_link(&j, sum);
-    bool good = scope && tarn__not_captured(function, tarn__device(sum), "a sum over ranks") &&
-                (j.on_device ? sum_devices(&j, sum) : stage(tree) && sum_ranks(&j, sum));
+    bool good =
+        scope && tarn__not_captured(function, tarn__device(sum), "a sum over ranks") &&
+        (j.on_device ? (tree->is_free ? reduce_devices : sum_devices)(&j, sum) : stage(tree) && sum_ranks(&j, sum));
     tarn_scope_close(scope);
     return good;
 }

@@ -23,6 +23,7 @@ typedef struct tarn__tree_node {
 
 typedef struct tarn__tree {
     int64_t leaves, next; /* of the whole tree; the next leaf to add */
+    bool is_free;         /* one leaf per rank, and any order of additions: a device link sums as it likes */
     int count;
     tarn__tree_node node[TARN__TREE_NODES]; /* in order of their leaves */
 } tarn__tree;

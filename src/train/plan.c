@@ -168,10 +168,10 @@ static int64_t estimate(const tarn_train_options *o, const peaks *found)
 }
 
 /* Sums of gradients that a rank holds while its virtual ranks run: one per level of their tree, none of one virtual
- * rank. Then the shards of other ranks take as much as one. */
+ * rank or with a fast reduction. Then the shards of other ranks take as much as one. */
 static int64_t tree_bytes(const tarn_trainer *t, int64_t gradient_bytes)
 {
-    int64_t share = t->ranks.virtual_ranks / (t->ranks.size ? t->ranks.size : 1), sums = 0;
+    int64_t share = t->ranks.is_fast ? 1 : t->ranks.virtual_ranks / (t->ranks.size ? t->ranks.size : 1), sums = 0;
     while (INT64_C(1) << sums < share)
         sums++;
     return t->ranks.virtual_ranks > 1 ? (sums + (t->ranks.size > 1)) * gradient_bytes : 0;

@@ -33,12 +33,14 @@ static const char *list_divisors(int64_t number, char *text, size_t size)
 }
 
 /* A new run has as many as asked for, else 1 on one rank, else the smallest multiple of the ranks that is at least
- * MIN_VIRTUAL_RANKS. A resumed run keeps its own. */
+ * MIN_VIRTUAL_RANKS; with a fast reduction as many as ranks. A resumed run keeps its own. */
 static int64_t count_virtual_ranks(const tarn_trainer *t)
 {
     int64_t size = t->ranks.size, given = t->options.virtual_ranks;
     if (given || t->is_resumed || size == 1)
         return given ? given : 1;
+    if (t->ranks.is_fast)
+        return size;
     return (MIN_VIRTUAL_RANKS + size - 1) / size * size;
 }
 
@@ -49,12 +51,17 @@ bool tarn__ranks_open(const char *function, tarn_trainer *t)
     r->comm = t->options.comm;
     r->rank = r->comm ? tarn_comm_rank(r->comm) : 0;
     r->size = r->comm ? tarn_comm_size(r->comm) : 1;
+    r->is_fast = strcmp(t->options.reduce, "fast") == 0;
     r->virtual_ranks = count_virtual_ranks(t);
     if (r->virtual_ranks > 1)
         t->options.virtual_ranks = r->virtual_ranks;
     if (r->comm && t->options.rank_timeout > 0)
         tarn_comm_set_timeout(r->comm, t->options.rank_timeout);
-    if (r->virtual_ranks % r->size != 0)
+    if (r->is_fast && r->virtual_ranks < r->size)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: %d ranks are more than the run's virtual_ranks, %" PRId64 "; start at most as many",
+                           function, r->size, r->virtual_ranks);
+    if (!r->is_fast && r->virtual_ranks % r->size != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: %d ranks do not divide the run's virtual_ranks, %" PRId64 "; start %s", function,
                            r->size, r->virtual_ranks, list_divisors(r->virtual_ranks, text, sizeof(text)));
@@ -112,10 +119,9 @@ bool tarn__ranks_plan_overlap(const char *function, tarn_trainer *t)
 void tarn__ranks_select(tarn_trainer *t)
 {
     const tarn__ranks *r = &t->ranks;
-    int64_t share = r->virtual_ranks / r->size;
     if (r->virtual_ranks > 1)
         tarn__loader_select(t->loader, t->steps_in_epoch * (t->batch_size / t->micro_batch), r->virtual_ranks,
-                            share * r->rank, share * (r->rank + 1));
+                            tarn__ranks_first(r, r->rank), tarn__ranks_first(r, r->rank + 1));
 }
 
 /* ---- agreement --------------------------------------------------------------------------------------------------- */

@@ -4,7 +4,8 @@
  * v + L, … of a step. N ranks, where N divides L, have L / N adjacent virtual ranks each. Everything in a step is a
  * function of the global micro-batch or of the virtual rank: samples, augmentation, random numbers of dropout, the
  * order in which gradients are added. So N changes the time of a run and not a bit of its weights; a run is resumed on
- * any N that divides L.
+ * any N that divides L. With a fast reduction (--reduce fast) N is any number up to L: a rank accumulates its virtual
+ * ranks like micro-batches, and the sums of the ranks are added as the transport does it best; the bits depend on N.
  *
  * All ranks have the whole model, and take the same steps. With ZeRO-1 the optimizer's state is divided among them, and
  * they write it together; else each has all of it. All evaluate (batch_sums.h). Rank 0 alone has the run folder: it
@@ -27,6 +28,7 @@ typedef struct tarn__ranks {
     tarn_comm *comm; /* borrowed; NULL: one rank */
     int rank, size;
     int64_t virtual_ranks;  /* at least 1 */
+    bool is_fast;           /* N need not divide L; sums depend on N */
     bool is_tuned;          /* they use the same algorithms */
     bool overlaps;          /* gradients are summed beside the backward pass, by: */
     tarn__sum_queue *queue; /* owned; NULL: not yet */
@@ -48,6 +50,18 @@ bool tarn__ranks_plan_overlap(const char *function, tarn_trainer *trainer);
 
 /* Makes the trainer's loader read the micro-batches of this rank. */
 void tarn__ranks_select(tarn_trainer *trainer);
+
+/* The first virtual rank of a rank; of rank `size` it is L. */
+static inline int64_t tarn__ranks_first(const tarn__ranks *ranks, int rank)
+{
+    return ranks->virtual_ranks * rank / ranks->size;
+}
+
+/* The rank that has a virtual rank. */
+static inline int tarn__ranks_owner(const tarn__ranks *ranks, int64_t virtual_rank)
+{
+    return (int)(((virtual_rank + 1) * ranks->size - 1) / ranks->virtual_ranks);
+}
 
 /* Rank 0 has the run folder. */
 static inline bool tarn__ranks_is_first(const tarn__ranks *ranks)

@@ -134,9 +134,22 @@ static bool check_zero(const char *function, const tarn_trainer *t)
                        "%s: zero is 1, but sgd without momentum has no state to divide among ranks", function);
 }
 
-/* With one virtual rank there is nothing to exchange. */
+static bool check_reduce(const char *function, const tarn_trainer *t)
+{
+    return !t->ranks.is_fast || t->ranks.virtual_ranks > 1 ||
+           tarn__raise(TARN_ERROR_ARGUMENT,
+                       "%s: reduce is fast, but the run has one virtual rank: there are no sums; set virtual_ranks or "
+                       "start several ranks",
+                       function);
+}
+
+/* With one virtual rank there is nothing to exchange. Ranks with more micro-batches than others would wait in vain. */
 static bool check_sync(const char *function, const tarn_trainer *t)
 {
+    if (t->options.sync_batchnorm && t->ranks.virtual_ranks % t->ranks.size != 0)
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: sync_batchnorm is set, but %d ranks do not divide the run's virtual_ranks, %" PRId64,
+                           function, t->ranks.size, t->ranks.virtual_ranks);
     return !t->options.sync_batchnorm || t->ranks.virtual_ranks > 1 ||
            tarn__raise(TARN_ERROR_ARGUMENT,
                        "%s: sync_batchnorm is set, but the run has one virtual rank: its statistics are those of the "
@@ -161,7 +174,8 @@ static bool check_combinations(const char *function, const tarn_trainer *t)
         return tarn__raise(TARN_ERROR_ARGUMENT,
                            "%s: min_lr applies to linear, cosine and one-cycle only; the schedule is %s", function,
                            o->schedule);
-    if (!check_step_schedule(function, o) || !check_zero(function, t) || !check_sync(function, t))
+    if (!check_step_schedule(function, o) || !check_zero(function, t) || !check_sync(function, t) ||
+        !check_reduce(function, t))
         return false;
     if (strcmp(o->precision, "tf32") == 0 && !has_tf32(t->device))
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: precision tf32 is not supported on %s; use f32", function,

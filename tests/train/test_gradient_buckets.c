@@ -28,8 +28,7 @@ static tarn_module *module_of(void)
     for (int i = 0; i < PARAMETERS; i++) {
         snprintf(name, sizeof(name), "p%d", i);
         tarn_module_add_parameter(
-            module, name,
-            tarn_sin(tarn_arange(0.1 * i + 1, 0.1 * i + 1 + SIZE - 0.5, 1, TARN_F32, tarn_device_cpu())));
+            module, name, tarn_sin(tarn_arange(0.1 * i + 1, 0.1 * i + 1 + SIZE - 0.5, 1, TARN_F32, tarn_device_cpu())));
     }
     return module;
 }
@@ -51,8 +50,14 @@ static bool sum_gradients(rank_run *r, tarn_module *module, tarn_optimizer *opti
 {
     tarn__gradient_buckets b;
     tarn_scope *scope = tarn_scope_open();
-    bool good = tarn__gradient_buckets_open(&b, "test", &optimizer->flats, r->bytes, (int64_t)RANKS * SHARE,
-                                            (int64_t)r->rank * SHARE, r->comm, queue);
+    bool good = tarn__gradient_buckets_open(&b,
+                                            &(tarn__gradient_buckets){.function = "test",
+                                                                      .flats = &optimizer->flats,
+                                                                      .comm = r->comm,
+                                                                      .queue = queue,
+                                                                      .leaves = (int64_t)RANKS * SHARE,
+                                                                      .first_leaf = (int64_t)r->rank * SHARE},
+                                            r->bytes);
     r->count = b.count;
     for (int leaf = 0; good && leaf < SHARE; leaf++) {
         bool is_last = leaf == SHARE - 1;
@@ -96,8 +101,7 @@ static void run_ranks(rank_run *ranks, int64_t bytes, bool overlaps, int failing
     tarn_comm *comms[RANKS];
     assert_true(tarn_comm_threads(RANKS, comms));
     for (int i = 0; i < RANKS; i++) {
-        ranks[i] = (rank_run){
-            .comm = comms[i], .rank = i, .bytes = bytes, .overlaps = overlaps, .fails = i == failing};
+        ranks[i] = (rank_run){.comm = comms[i], .rank = i, .bytes = bytes, .overlaps = overlaps, .fails = i == failing};
         assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
     }
     for (int i = 0; i < RANKS; i++)

@@ -425,6 +425,78 @@ static void a_split_step_is_the_step_of_the_whole_batch_up_to_rounding(void **st
         fail_msg("losses %.9g and %.9g", whole, split);
 }
 
+/* ---- fast reduction ---------------------------------------------------------------------------------------------- */
+
+static tarn_train_options fast(tarn_train_options o)
+{
+    snprintf(o.reduce, sizeof(o.reduce), "fast");
+    return o;
+}
+
+/* 3 ranks have 1, 1 and 2 of 4 virtual ranks. */
+static void a_fast_reduction_is_bitwise_identical_for_one_number_of_ranks(void **state)
+{
+    (void)state;
+    tarn_train_options (*const kinds[])(const char *) = {gpt2, resnet};
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    for (int k = 0; k < 2; k++) {
+        char folder[2][32];
+        double exact = NAN, loss[2];
+        for (int i = 0; i < 2; i++) {
+            snprintf(folder[i], sizeof(folder[i]), "fast-%d-%d", k, i);
+            tarn_train_options o = fast(kinds[k](folder[i]));
+            o.steps = o.eval_every = 2;
+            snprintf(o.zero, sizeof(o.zero), "%s", i ? "1" : "off");
+            if (i)
+                overlap(&o);
+            loss[i] = run_on(3, &o, NULL, 0);
+        }
+        tarn_train_options o = kinds[k]("exact");
+        o.steps = o.eval_every = 2;
+        o.overwrite = k > 0;
+        exact = run_on(1, &o, NULL, 0);
+        if (loss[0] != loss[1] || !(fabs(loss[0] - exact) < 1e-4 * fabs(exact)))
+            fail_msg("losses %.9g, %.9g and of a tree %.9g", loss[0], loss[1], exact);
+        assert_same_weights(folder[0], folder[1], false);
+    }
+}
+
+static char warning[512];
+
+static void hear(tarn_log_level level, const char *text, void *ctx)
+{
+    (void)ctx;
+    if (level == TARN_LOG_WARNING && strstr(text, "reduce fast"))
+        snprintf(warning, sizeof(warning), "%s", text);
+}
+
+/* Without virtual ranks there are as many as ranks. */
+static void a_fast_run_is_resumed_on_another_number_of_ranks_with_a_warning(void **state)
+{
+    (void)state;
+    static rank_run ranks[3];
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    tarn_train_options o = fast(gpt2("fast resumed"));
+    o.batch_size = 12;
+    o.virtual_ranks = 0;
+    for (int i = 0; i < 3; i++)
+        ranks[i] = (rank_run){.options = o, .is_dry_run = true};
+    run_ranks(ranks, 3);
+    assert_true(ranks[0].good);
+    assert_int_equal(ranks[0].plan.virtual_ranks, 3);
+    run_on(3, &o, NULL, 1);
+    tarn_set_log(hear, NULL);
+    run_on(3, &(tarn_train_options){0}, scratch("fast resumed"), 2);
+    assert_string_equal(warning, "");
+    run_on(2, &(tarn_train_options){0}, scratch("fast resumed"), 3);
+    tarn_set_log(tarn_log_stderr, NULL);
+    if (!strstr(warning, "was on 3 ranks; on 2 it will not be bitwise identical"))
+        fail_msg("'%s'", warning);
+    run_on(1, &(tarn_train_options){0}, scratch("fast resumed"), 0);
+}
+
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 /* Runs options that must fail on all ranks; the error of rank 0 has this text. */
@@ -466,6 +538,27 @@ static void zero_without_anything_to_divide_is_an_error(void **state)
     snprintf(one.options.optimizer, sizeof(one.options.optimizer), "sgd");
     one.options.ema = 0;
     expect_failure(&one, 1, "zero is 1, but sgd without momentum has no state to divide");
+}
+
+static void fast_reductions_that_are_impossible_are_errors(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    rank_run one = {.options = fast(gpt2("alone"))};
+    one.options.virtual_ranks = 0;
+    expect_failure(&one, 1, "reduce is fast, but the run has one virtual rank");
+    rank_run three[3];
+    for (int i = 0; i < 3; i++) {
+        three[i] = (rank_run){.options = fast(gpt2("many"))};
+        three[i].options.virtual_ranks = 2;
+    }
+    expect_failure(three, 3, "3 ranks are more than the run's virtual_ranks, 2; start at most as many");
+    for (int i = 0; i < 3; i++) {
+        three[i] = (rank_run){.options = fast(resnet("synchronized"))};
+        three[i].options.sync_batchnorm = true;
+    }
+    expect_failure(three, 3, "sync_batchnorm is set, but 3 ranks do not divide the run's virtual_ranks, 4");
 }
 
 static void overlap_that_is_impossible_is_an_error(void **state)
@@ -533,6 +626,9 @@ int main(void)
         cmocka_unit_test(a_split_step_is_the_step_of_the_whole_batch_up_to_rounding),
         cmocka_unit_test(ranks_that_do_not_divide_the_virtual_ranks_are_an_error),
         cmocka_unit_test(zero_without_anything_to_divide_is_an_error),
+        cmocka_unit_test(a_fast_reduction_is_bitwise_identical_for_one_number_of_ranks),
+        cmocka_unit_test(a_fast_run_is_resumed_on_another_number_of_ranks_with_a_warning),
+        cmocka_unit_test(fast_reductions_that_are_impossible_are_errors),
         cmocka_unit_test(overlap_that_is_impossible_is_an_error),
         cmocka_unit_test(ranks_with_other_data_or_options_are_an_error),
         cmocka_unit_test(a_loss_that_is_not_finite_ends_all_ranks),

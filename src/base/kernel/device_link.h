@@ -51,6 +51,8 @@ typedef struct tarn__link_row {
     bool (*join)(tarn__link *link);
     bool (*exchange)(tarn__link *link, const tarn__message *messages, int count); /* sends and receives together */
     bool (*copy)(tarn__link *link, void *to, const void *from, size_t bytes);
+    /* Sums f32 elements of all ranks in place, in any order of additions. */
+    bool (*all_reduce)(tarn__link *link, float *memory, int64_t elements);
     bool (*sum)(tarn__link *link, const tarn__link_sum *sum);
     /* Every rank gets the pieces of all, adjacent; the own one is in its position already. */
     bool (*gather)(tarn__link *link, void *all, const size_t *bytes);

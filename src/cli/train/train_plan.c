@@ -98,8 +98,9 @@ static void print_steps(FILE *to, const tarn_train_plan *p)
     if (p->virtual_ranks > 1)
         fprintf(to, "  ranks       %d for %lld virtual ranks%s%s: bitwise identical on %s\n", p->ranks,
                 (long long)p->virtual_ranks, p->ranks > 1 ? ", connected by " : "", transport_of(p),
-                o->sync_batchnorm ? "this number only: batchnorms have statistics of all ranks"
-                                  : "any number that divides them");
+                strcmp(o->reduce, "fast") == 0 ? "this number only: fast reduction, one sum per rank"
+                : o->sync_batchnorm            ? "this number only: batchnorms have statistics of all ranks"
+                                               : "any number that divides them");
     if (p->overlaps)
         fprintf(to, "              gradients are summed during the backward pass, %g MiB at a time\n", o->bucket_size);
     if (p->is_sharded)
@@ -271,6 +272,7 @@ void tarn__train_plan_print_json(const tarn_train_plan *p)
     tarn__json_int(&json, "ranks", p->ranks);
     tarn__json_int(&json, "virtual_ranks", p->virtual_ranks);
     tarn__json_bool(&json, "zero", p->is_sharded);
+    tarn__json_string(&json, "reduce", p->options.reduce);
     tarn__json_bool(&json, "overlap", p->overlaps);
     tarn__json_string(&json, "folder", p->folder);
     tarn__json_end(&json);

@@ -39,31 +39,32 @@ static void close_gaps(const tarn__gradient_buckets *b, int first, int64_t count
         b->bucket[i].end = i + 1 < b->count ? b->bucket[i + 1].begin : count;
 }
 
-static bool open_trees(tarn__gradient_buckets *b, int g, int begin, int64_t leaves, int64_t first)
+static bool open_trees(const tarn__gradient_buckets *b, int g, int begin)
 {
     bool good = true;
     for (int i = begin; good && i < b->count; i++) {
         tarn__gradient_bucket *bucket = &b->bucket[i];
         bucket->buffer = b->flats->group[g].buffer[TARN__GRADIENT];
         bucket->gradients = tarn__flat_range(bucket->buffer, bucket->begin, bucket->end);
-        bucket->tree = tarn__tree_open(leaves, first);
+        bucket->tree = tarn__tree_open(b->leaves, b->first_leaf);
+        bucket->tree.is_free = b->is_fast;
         good = bucket->gradients != NULL;
     }
     return good;
 }
 
-bool tarn__gradient_buckets_open(tarn__gradient_buckets *b, const char *function, tarn__flat_buffers *flats,
-                                 int64_t bytes, int64_t leaves, int64_t first, tarn_comm *comm, tarn__sum_queue *queue)
+bool tarn__gradient_buckets_open(tarn__gradient_buckets *b, const tarn__gradient_buckets *given, int64_t bytes)
 {
-    *b = (tarn__gradient_buckets){
-        .function = function, .flats = flats, .comm = comm, .queue = queue, .capacity = flats->segments};
+    tarn__flat_buffers *flats = given->flats;
+    *b = *given;
+    b->capacity = flats->segments;
     b->bucket = tarn__alloc(sizeof(*b->bucket) * (size_t)b->capacity);
     bool good = b->bucket != NULL;
     for (int g = 0; good && g < flats->groups; g++) {
         int begin = b->count;
         divide_group(b, &flats->group[g], bytes);
         close_gaps(b, begin, flats->group[g].count);
-        good = open_trees(b, g, begin, leaves, first);
+        good = open_trees(b, g, begin);
     }
     if (good)
         qsort(b->bucket, (size_t)b->count, sizeof(*b->bucket), compare);

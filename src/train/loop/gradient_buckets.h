@@ -15,12 +15,12 @@
 #include "parallel/sum_queue.h"
 
 typedef struct tarn__gradient_bucket {
-    int64_t begin, end;       /* elements of its group */
-    int first, last;          /* segments [first, last) of the optimizer */
-    int checked;              /* those before it are complete */
-    int order;                /* the smallest index of its parameters in the module */
-    tarn_tensor *buffer;      /* of its group, borrowed */
-    tarn_tensor *gradients;   /* its range of the buffer, of the scope of the step */
+    int64_t begin, end;     /* elements of its group */
+    int first, last;        /* segments [first, last) of the optimizer */
+    int checked;            /* those before it are complete */
+    int order;              /* the smallest index of its parameters in the module */
+    tarn_tensor *buffer;    /* of its group, borrowed */
+    tarn_tensor *gradients; /* its range of the buffer, of the scope of the step */
     tarn__tree tree;
     tarn__sum_item item;
 } tarn__gradient_bucket;
@@ -29,6 +29,8 @@ typedef struct tarn__gradient_buckets {
     const char *function;
     tarn__flat_buffers *flats;
     tarn_comm *comm;
+    int64_t leaves, first_leaf;
+    bool is_fast;           /* one leaf per rank, whose gradients are accumulated in the buffers */
     tarn__sum_queue *queue; /* borrowed; NULL: sums run on this thread, after the backward pass */
     tarn__gradient_bucket *bucket;
     int count, capacity;
@@ -37,11 +39,10 @@ typedef struct tarn__gradient_buckets {
     tarn__grad_watch watch;
 } tarn__gradient_buckets;
 
-/* Divides the buffers of an optimizer into buckets of at least `bytes`; 0: one per group. This rank has the leaves from
- * `first` on of a tree of `leaves`. In the scope of the step, which holds the sums. Closed in any case. False with an
- * error. */
-bool tarn__gradient_buckets_open(tarn__gradient_buckets *buckets, const char *function, tarn__flat_buffers *flats,
-                                 int64_t bytes, int64_t leaves, int64_t first, tarn_comm *comm, tarn__sum_queue *queue);
+/* Divides the buffers of an optimizer into buckets of at least `bytes`; 0: one per group. `given` has function, flats,
+ * communicator, queue, and the tree: this rank has the leaves from `first_leaf` on. In the scope of the step, which
+ * holds the sums. Closed in any case. False with an error. */
+bool tarn__gradient_buckets_open(tarn__gradient_buckets *buckets, const tarn__gradient_buckets *given, int64_t bytes);
 
 /* Adds the gradients of a virtual rank that is not the last of this rank. */
 bool tarn__gradient_buckets_add(tarn__gradient_buckets *buckets);

@@ -8,13 +8,16 @@
 /* Micro-batches are divided among the ranks; all of them together make the mean that the loss is. */
 tarn__step_ctx tarn__step_ctx_of(tarn_trainer *t)
 {
-    int micro_batches = (int)(t->batch_size / t->micro_batch), ranks = t->ranks.size > 1 ? t->ranks.size : 1;
+    const tarn__ranks *r = &t->ranks;
+    int64_t share = r->size > 1 ? tarn__ranks_first(r, r->rank + 1) - tarn__ranks_first(r, r->rank) : 1;
+    int micro_batches = (int)(t->batch_size / t->micro_batch);
     return (tarn__step_ctx){.task = t->task,
                             .model = t->model,
                             .optimizer = t->optimizer,
                             .ema = t->ema,
                             .device = t->device,
-                            .micro_batches = micro_batches / ranks,
+                            .micro_batches =
+                                r->size > 1 ? (int)(micro_batches / r->virtual_ranks * share) : micro_batches,
                             .all_micro_batches = micro_batches,
                             .fields = tarn_dataset_field_count(t->training),
                             .clip_norm = t->options.clip_norm,

@@ -5,7 +5,10 @@
  * overwritten by the next virtual rank. The sums are taken in buckets, beside the last backward pass where the run
  * overlaps them (gradient_buckets.h). Random numbers start at a counter of the global micro-batch. Buffers that a
  * step changes (running statistics of a batchnorm) start anew for each virtual rank, and become the mean over all of
- * them. The loss is read per virtual rank and summed on the host by the same tree. */
+ * them. The loss is read per virtual rank and summed on the host by the same tree.
+ *
+ * With a fast reduction the buffers are not overwritten but accumulate all own virtual ranks, and the tree has one leaf
+ * per rank. */
 #include <string.h>
 
 #include "base/error.h"
@@ -41,6 +44,7 @@ typedef struct statistics {
     tarn_tensor **buffer, **start; /* [count]: borrowed, and their values before the step */
     uint32_t *version;
     tarn__tree tree;
+    tarn_tensor *own; /* with a fast reduction: sum over the own virtual ranks; NULL: none yet */
     int64_t elements; /* of the changed ones together */
 } statistics;
 
@@ -49,6 +53,7 @@ typedef struct work {
     tarn_trainer *trainer;
     tarn_tensor *const *batch;
     int64_t leaves, first, share; /* virtual ranks: all, and the own ones */
+    int64_t most;                 /* virtual ranks of a rank */
     tarn__step_ctx part;          /* of one micro-batch */
     tarn__gradient_buckets buckets;
     statistics statistics;
@@ -75,7 +80,25 @@ static result *results_of(const work *w, int rank)
 
 static char *flags_of(const work *w, int rank)
 {
-    return message_of(w, rank) + sizeof(header) + sizeof(result) * (size_t)w->share;
+    return message_of(w, rank) + sizeof(header) + sizeof(result) * (size_t)w->most;
+}
+
+static const result *result_of(const work *w, int64_t virtual_rank)
+{
+    const tarn__ranks *r = &w->trainer->ranks;
+    int owner = tarn__ranks_owner(r, virtual_rank);
+    return &results_of(w, owner)[virtual_rank - tarn__ranks_first(r, owner)];
+}
+
+/* The tree of sums: its leaves, and the first own one. */
+static int64_t tree_leaves(const work *w)
+{
+    return w->trainer->ranks.is_fast ? w->trainer->ranks.size : w->leaves;
+}
+
+static int64_t first_leaf(const work *w)
+{
+    return w->trainer->ranks.is_fast ? w->trainer->ranks.rank : w->first;
 }
 
 /* Gives all ranks the messages of all. */
@@ -125,7 +148,7 @@ static bool open_statistics(work *w)
 {
     statistics *st = &w->statistics;
     int count = tarn_module_buffer_count(w->step->model);
-    st->tree = tarn__tree_open(w->leaves, w->first);
+    st->tree = tarn__tree_open(tree_leaves(w), first_leaf(w));
     if (count <= 0)
         return count == 0;
     st->buffer = tarn__alloc(sizeof(*st->buffer) * (size_t)count);
@@ -164,8 +187,18 @@ static bool reset_statistics(const statistics *st)
     return good;
 }
 
-/* The changed buffers as one leaf. */
-static bool add_statistics(statistics *st)
+/* The changed buffers of a virtual rank become a leaf, or a part of the rank's. */
+static bool add_leaf(statistics *st, tarn_tensor *leaf, bool is_fast, bool is_last)
+{
+    if (!is_fast)
+        return tarn__tree_add(&st->tree, leaf);
+    if (st->own && !tarn_add_inplace(st->own, leaf))
+        return false;
+    st->own = st->own ? st->own : leaf;
+    return !is_last || tarn__tree_end(&st->tree, st->own);
+}
+
+static bool add_statistics(statistics *st, bool is_fast, bool is_last)
 {
     tarn_tensor **list = st->count ? tarn__alloc(sizeof(*list) * (size_t)st->count) : NULL;
     int count = 0;
@@ -175,7 +208,7 @@ static bool add_statistics(statistics *st)
             list[count++] = tarn_reshape(st->buffer[i], TARN_SHAPE(tarn_count(st->buffer[i])));
     tarn_tensor *leaf = count ? tarn_concat(list, count, 0) : NULL;
     if (count) {
-        good = leaf && tarn__tree_add(&st->tree, leaf);
+        good = leaf && add_leaf(st, leaf, is_fast, is_last);
         st->elements = leaf ? tarn_count(leaf) : 0;
     }
     tarn__release(list, sizeof(*list) * (size_t)st->count);
@@ -238,16 +271,20 @@ static bool run_virtual_rank(work *w, int64_t local)
 {
     result *own = &results_of(w, w->trainer->ranks.rank)[local];
     int64_t rounds = w->step->all_micro_batches / w->leaves;
-    bool good = reset_statistics(&w->statistics), is_last = local == w->share - 1;
-    tarn_optimizer_zero_grad(w->step->optimizer);
+    bool good = reset_statistics(&w->statistics), is_last = local == w->share - 1, is_fast = w->trainer->ranks.is_fast;
+    if (local == 0 || !is_fast)
+        tarn_optimizer_zero_grad(w->step->optimizer);
     for (int64_t i = 0; good && i < rounds; i++) {
         if (is_last && i == rounds - 1)
             tarn__gradient_buckets_watch(&w->buckets);
         good = run_micro_batch(w, i * w->share + local, i * w->leaves + w->first + local, own);
     }
     set_flags(w);
-    return good && (is_last ? tarn__gradient_buckets_finish : tarn__gradient_buckets_add)(&w->buckets) &&
-           add_statistics(&w->statistics);
+    if (good && is_last)
+        good = tarn__gradient_buckets_finish(&w->buckets);
+    else if (good && !is_fast)
+        good = tarn__gradient_buckets_add(&w->buckets);
+    return good && add_statistics(&w->statistics, is_fast, is_last);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -259,8 +296,14 @@ static bool open_buckets(work *w)
     if (r->overlaps && !r->queue && !(r->queue = tarn__sum_queue_new(function, r->comm)))
         return false;
     int64_t bytes = r->size > 1 ? (int64_t)(w->trainer->options.bucket_size * 1048576) : 0;
-    return tarn__gradient_buckets_open(&w->buckets, function, &w->step->optimizer->flats, bytes, w->leaves, w->first,
-                                       r->comm, r->overlaps ? r->queue : NULL);
+    tarn__gradient_buckets given = {.function = function,
+                                    .flats = &w->step->optimizer->flats,
+                                    .comm = r->comm,
+                                    .queue = r->overlaps ? r->queue : NULL,
+                                    .leaves = tree_leaves(w),
+                                    .first_leaf = first_leaf(w),
+                                    .is_fast = r->is_fast};
+    return tarn__gradient_buckets_open(&w->buckets, &given, bytes);
 }
 
 static bool open_work(work *w, const tarn__step_ctx *step, tarn_tensor *const *batch)
@@ -268,12 +311,13 @@ static bool open_work(work *w, const tarn__step_ctx *step, tarn_tensor *const *b
     tarn_trainer *t = step->trainer;
     const tarn__flat_buffers *flats = &step->optimizer->flats;
     *w = (work){.step = step, .trainer = t, .batch = batch, .leaves = t->ranks.virtual_ranks, .part = *step};
-    w->share = w->leaves / t->ranks.size;
-    w->first = w->share * t->ranks.rank;
+    w->first = tarn__ranks_first(&t->ranks, t->ranks.rank);
+    w->share = tarn__ranks_first(&t->ranks, t->ranks.rank + 1) - w->first;
+    w->most = (w->leaves + t->ranks.size - 1) / t->ranks.size;
     w->part.micro_batches = 1;
     w->part.on_micro_batch = NULL;
     /* a multiple of 8: every rank's message is aligned */
-    w->message_bytes = sizeof(header) + sizeof(result) * (size_t)w->share + ((size_t)flats->segments + 7) / 8 * 8;
+    w->message_bytes = sizeof(header) + sizeof(result) * (size_t)w->most + ((size_t)flats->segments + 7) / 8 * 8;
     w->messages = tarn__alloc(w->message_bytes * (size_t)t->ranks.size);
     if (w->messages)
         memset(w->messages, 0, w->message_bytes * (size_t)t->ranks.size);
@@ -326,7 +370,7 @@ static float sum_losses(const work *w, int64_t begin, int64_t end)
 {
     int64_t half = 1;
     if (end - begin == 1)
-        return results_of(w, (int)(begin / w->share))[begin % w->share].loss;
+        return result_of(w, begin)->loss;
     while (2 * half < end - begin)
         half *= 2;
     return sum_losses(w, begin, begin + half) + sum_losses(w, begin + half, end);
@@ -350,7 +394,7 @@ static bool set_metrics(const work *w, tarn__step_metrics *metrics)
     int64_t correct = 0;
     float loss = sum_losses(w, 0, w->leaves);
     for (int64_t i = 0; i < w->leaves; i++)
-        correct += results_of(w, (int)(i / w->share))[i % w->share].correct;
+        correct += result_of(w, i)->correct;
     metrics->loss = tarn_from_f32(&loss, TARN_SCALAR, w->step->device);
     if (w->step->task->has_accuracy)
         metrics->correct = tarn_from(&correct, TARN_SCALAR, TARN_I64, w->step->device);

@@ -175,6 +175,29 @@ static bool read_instructions(const tarn_trainer *t, const tarn__json_file *docu
     return saved != NULL;
 }
 
+/* Of a run whose sums depend on the number of ranks. */
+static bool write_ranks(const tarn_trainer *t, tarn__json_file *document)
+{
+    return !t->ranks.is_fast || tarn__json_file_set_int(document, "ranks", t->ranks.size);
+}
+
+/* A warning only, as above. */
+static bool read_ranks(const tarn_trainer *t, const tarn__json_file *document)
+{
+    int64_t ranks;
+    if (!tarn__json_file_has(document, "ranks"))
+        return !tarn_failed();
+    if (!tarn__json_file_int(document, "ranks", 1, INT32_MAX, &ranks))
+        return false;
+    if (t->ranks.is_fast && ranks != t->ranks.size)
+        tarn__log(TARN_LOG_WARNING,
+                  "the run in '%s' has reduce fast and was on %" PRId64
+                  " rank%s; on %d it will not be bitwise identical "
+                  "to an uninterrupted run",
+                  t->options.out, ranks, ranks == 1 ? "" : "s", t->ranks.size);
+    return true;
+}
+
 static bool write_regression(const tarn_trainer *t, tarn__json_file *document)
 {
     return !tarn__data_spec_is_regression(&t->data_spec) ||
@@ -207,7 +230,7 @@ static bool write_state(const tarn_trainer *t, const tarn__rng_state *random, co
                 tarn__json_file_set_int(document, "evaluations_since_best", p->stale) &&
                 tarn__json_file_set_real(document, "learning_rate", tarn_optimizer_lr(t->optimizer)) &&
                 write_frozen(t, document) && write_tuning(t, document) && write_instructions(t, document) &&
-                tarn__json_file_set_real(document, "seconds", p->seconds) &&
+                write_ranks(t, document) && tarn__json_file_set_real(document, "seconds", p->seconds) &&
                 tarn__json_file_set_bool(document, "finished", p->finished) && tarn__json_file_save(document, path);
     tarn__json_file_free(document);
     return good;
@@ -248,7 +271,7 @@ static bool read_state(const char *function, tarn_trainer *t, const char *path)
         (format == MIN_FORMAT ||
          tarn__json_file_verify(document, "restore the file from a copy, or resume an older checkpoint (step-N/)")) &&
         read_frozen(function, t, document, path) && read_tuning(function, t, document) &&
-        read_instructions(t, document);
+        read_instructions(t, document) && read_ranks(t, document);
     tarn__json_file_free(document);
     if (good)
         t->state = p;

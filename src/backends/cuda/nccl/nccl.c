@@ -35,6 +35,7 @@ static const char *find_functions(void *opened, tarn__nccl *f)
         {"ncclSend", (void **)(void *)&f->send},
         {"ncclRecv", (void **)(void *)&f->receive},
         {"ncclAllGather", (void **)(void *)&f->all_gather},
+        {"ncclAllReduce", (void **)(void *)&f->all_reduce},
         {"ncclBroadcast", (void **)(void *)&f->broadcast},
         {"ncclCommFinalize", (void **)(void *)&f->finalize},
         {"ncclCommDestroy", (void **)(void *)&f->destroy},

@@ -14,7 +14,9 @@ extern "C" {
 /* Results. */
 enum { TARN__NCCL_SUCCESS = 0, TARN__NCCL_IN_PROGRESS = 7 };
 
-enum { TARN__NCCL_UINT8 = 1 }; /* data type: bytes */
+enum { TARN__NCCL_UINT8 = 1, TARN__NCCL_F32 = 7 }; /* data types */
+
+enum { TARN__NCCL_SUM = 0 }; /* reduction */
 
 typedef struct tarn__nccl_id {
     char bytes[TARN__LINK_ID];
@@ -46,6 +48,8 @@ typedef struct tarn__nccl {
     int (*send)(const void *memory, size_t count, int type, int peer, void *comm, cudaStream_t stream);
     int (*receive)(void *memory, size_t count, int type, int peer, void *comm, cudaStream_t stream);
     int (*all_gather)(const void *in, void *out, size_t count, int type, void *comm, cudaStream_t stream);
+    int (*all_reduce)(const void *in, void *out, size_t count, int type, int reduction, void *comm,
+                      cudaStream_t stream);
     int (*broadcast)(const void *in, void *out, size_t count, int type, int root, void *comm, cudaStream_t stream);
     int (*finalize)(void *comm);
     int (*destroy)(void *comm);

@@ -2,8 +2,8 @@
  * device. Events order the two.
  *
  * The communicator does not block: a call that needs other ranks returns "in progress", and a thread of NCCL goes on
- * with it. Its work is on the stream only once state() is READY. The reductions of NCCL are not used: their order of
- * additions depends on the algorithm and on the number of ranks. */
+ * with it. Its work is on the stream only once state() is READY. The order of additions of NCCL's reductions depends on
+ * the algorithm and on the number of ranks: all_reduce() is for runs that allow that. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,6 +214,15 @@ static bool copy(tarn__link *link, void *to, const void *from, size_t bytes)
                                           "cannot copy device memory");
 }
 
+static bool all_reduce(tarn__link *link, float *memory, int64_t elements)
+{
+    const tarn__nccl *n = link->nccl;
+    return begin(link) && is_good(n, link->comm,
+                                  n->all_reduce(memory, memory, (size_t)elements, TARN__NCCL_F32, TARN__NCCL_SUM,
+                                                link->comm, link->stream),
+                                  "a sum cannot be started");
+}
+
 static bool sum(tarn__link *link, const tarn__link_sum *given)
 {
     return begin(link) && tarn__nccl_tree_sum(given, link->stream);
@@ -252,6 +261,7 @@ static const tarn__link_row row = {.is_off = is_off,
                                    .join = join_link,
                                    .exchange = exchange,
                                    .copy = copy,
+                                   .all_reduce = all_reduce,
                                    .sum = sum,
                                    .gather = gather,
                                    .state = state,
