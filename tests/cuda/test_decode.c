@@ -314,7 +314,7 @@ static void tokens_attend(const past *p, const tarn_rope_options *rope)
     tarn_device device[] = {CPU, gpu};
     for (int i = 0; i < 2; i++) {
         tarn__kv_cache_shape own = shape;
-        own.device = device[i];
+        own.map = tarn__device_map_one(device[i]);
         assert_true(tarn__kv_cache_open("test", &cache[i], &own));
     }
     fill_past(cache, p);

@@ -22,8 +22,7 @@ static tarn_tensor *logits_by_steps(tarn_module *model, tarn_tensor *tokens, tar
                                         .capacity = TOKENS,
                                         .head_dim = c->head_dim,
                                         .dtype = TARN_F32,
-                                        .device = device,
-                                        .device_layers = c->layers};
+                                        .map = tarn__device_map_one(device)};
     tarn_tensor *logits[TOKENS];
     tarn__kv_cache cache;
     assert_true(tarn__kv_cache_open("test", &cache, &shape));
