@@ -50,7 +50,7 @@ static void the_demo_talks(void **state)
     size_t kept, cached;
     char *one = get_file(scratch("kept/model.safetensors"), &kept),
          *two = get_file(scratch("cache/tarn/models/stories/model.safetensors"), &cached);
-    assert_true(kept == cached && memcmp(one, two, kept) == 0); /* the same bits wherever it is made */
+    assert_true(kept == cached && memcmp(one, two, kept) == 0); /* bitwise identical wherever it is made */
     free(one);
     free(two);
     assert_int_equal(count_lines(scratch("kept-training/stories.txt"), &repeated), 1000);
