@@ -24,7 +24,8 @@ ACTIVATIONS = {
 def tensor_of(value: Any) -> Tensor:
     """The value itself, which must be a tensor."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"a {type(value).__name__} is given for a tensor: tarn.tensor() or tarn.from_dlpack() makes one")
+        raise TypeError(f"a {type(value).__name__} is given for a tensor: tarn.tensor() or tarn.from_dlpack() "
+                        "makes one")
     return value
 
 
@@ -234,13 +235,15 @@ def avg_pool_options(kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool,
 def max_pool2d(x: Tensor, kernel: Pair, stride: Pair = 0, padding: Pair = 0, dilation: Pair = 1,
                ceil_mode: bool = False) -> Tensor:
     """Maximum of each window; stride 0 is the kernel's size, ceil_mode rounds the number of windows up."""
-    return tensor_of(x)._apply(lib.tarn_max_pool2d_sized, *max_pool_options(kernel, stride, padding, dilation, ceil_mode))
+    given = max_pool_options(kernel, stride, padding, dilation, ceil_mode)
+    return tensor_of(x)._apply(lib.tarn_max_pool2d_sized, *given)
 
 
 def avg_pool2d(x: Tensor, kernel: Pair, stride: Pair = 0, padding: Pair = 0, ceil_mode: bool = False,
                count_include_pad: bool = True) -> Tensor:
     """Average of each window; stride 0 is the kernel's size, ceil_mode rounds the number of windows up."""
-    return tensor_of(x)._apply(lib.tarn_avg_pool2d_sized, *avg_pool_options(kernel, stride, padding, ceil_mode, count_include_pad))
+    given = avg_pool_options(kernel, stride, padding, ceil_mode, count_include_pad)
+    return tensor_of(x)._apply(lib.tarn_avg_pool2d_sized, *given)
 
 
 # ---- losses

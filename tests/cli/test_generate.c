@@ -88,7 +88,7 @@ static void several_devices_change_nothing(void **state)
     char text[512];
     write_model(false);
     expect_command(with("--ids 1 --device cpu --tensor-split 1 2>&1 >/dev/null"), 2,
-                   "--tensor-split needs several devices, as in --device cuda:0,cuda:1");
+                   "--tensor-split needs several devices: --device FIRST,SECOND");
     expect_command(with("--ids 1 --device cpu,cpu 2>&1 >/dev/null"), 2, "'cpu' is given twice");
     if (tarn_device_count("mirror") < 2)
         skip();

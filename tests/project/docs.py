@@ -51,7 +51,7 @@ FOREIGN = set(
     "--preset --test-dir --output-on-failure --args --metrics --logdir --cflags --libs --prefix --target --check "
     "--print "
     "--record --deterministic --compile --sdpa --attention --full --static "
-    "--hostfile --nodes --ntasks-per-node --cpus-per-task --mpi".split())
+    "--hostfile --nodes --ntasks-per-node --cpus-per-task --mpi --nproc-per-node --no-python --master-port".split())
 
 
 def check_flags(page, text):

@@ -24,7 +24,7 @@ int tarn__lm_split_options(const char *command, const tarn__options *o)
 {
     double shares[TARN__DEVICES_MAX];
     if (o->tensor_split && o->device_count < 2) {
-        fprintf(stderr, "tarn %s: --tensor-split needs several devices, as in --device cuda:0,cuda:1\n", command);
+        fprintf(stderr, "tarn %s: --tensor-split needs several devices: --device FIRST,SECOND\n", command);
         return TARN__MISUSED;
     }
     if (o->gpu_layers && o->device_count > 1) {
