@@ -113,7 +113,7 @@ tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
 	@TARN_TEST_QUICK=1 TARN_TEST_SKIP='*: *agree*' TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} \
-	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_adapters|engine_speculate|engine_swap|speculate)|nn\.recurrent|train\.(ema|quantized|finetune|finetune_chat|plan|precision|ranks|step_graph_memory))$$'
+	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_adapters|engine_offload|engine_speculate|engine_swap|speculate|split)|nn\.recurrent|train\.(archive|ema|quantized|finetune|finetune_chat|plan|precision|ranks|step_graph_memory))$$'
 
 valgrind: ## run tests of the release build under valgrind
 	@scripts/bootstrap valgrind
