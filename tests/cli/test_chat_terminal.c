@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "support/command.h"
@@ -45,11 +46,13 @@ static terminal *start(const char *flags)
              scratch("state"), scratch("home"), scratch("model"), flags);
     terminal *t = terminal_start(80, command);
     terminal_wait_for(t, "> ", 1);
+    terminal_wait_for_editor(t);
     return t;
 }
 
 static void end(terminal *t, int status)
 {
+    terminal_wait_for_editor(t);
     int found = terminal_finish(t, "\004"); /* Ctrl-D */
     if (!WIFEXITED(found) || WEXITSTATUS(found) != status)
         fail_msg("status %x instead of %d:\n%s", found, status, t->text);
@@ -61,6 +64,7 @@ static char *saved(terminal *t, const char *name)
     char keys[1200];
     size_t count;
     snprintf(keys, sizeof(keys), "/save %s\r", scratch(name));
+    terminal_wait_for_editor(t);
     terminal_type(t, keys);
     terminal_wait_for(t, "messages saved to", occurrences(t->text, "messages saved to") + 1);
     char *text = get_file(scratch(name), &count);
@@ -72,9 +76,10 @@ static char *saved(terminal *t, const char *name)
 /* Types a message and waits for the answer and its figures. */
 static void ask(terminal *t, const char *keys)
 {
-    int before = occurrences(t->text, "(5 tokens, ");
+    int before = occurrences(t->text, " s)\r\n");
+    terminal_wait_for_editor(t);
     terminal_type(t, keys);
-    terminal_wait_for(t, "(5 tokens, ", before + 1);
+    terminal_wait_for(t, " s)\r\n", before + 1);
 }
 
 static void lines_are_edited_and_recalled(void **state)
@@ -152,8 +157,12 @@ static void ctrl_c_drops_a_line_or_ends_an_answer(void **state)
 {
     (void)state;
     terminal *t = start("--no-history --max-tokens 0 --context 2000");
-    terminal_type(t, "not this\003");
+    terminal_type(t, "not this");
+    terminal_wait_for(t, "not this", 1);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* until it reads the next key */
+    terminal_type(t, "\003");
     terminal_wait_for(t, "(/exit ends the conversation)", 1);
+    terminal_wait_for_editor(t);
     terminal_type(t, "hi\r");
     terminal_wait_for(t, "aaaaaaaaaaaaaaaa", 1);
     terminal_type(t, "\003");

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "support/check.h"
@@ -93,6 +94,16 @@ void terminal_wait_for(terminal *t, const char *part, int times)
             running = 0;
         if (has_ended || waited > PATIENCE_MS)
             fail_msg("'%s' does not come %d times:\n%s", part, times, t->text);
+        read_some(t, 20);
+    }
+}
+
+void terminal_wait_for_editor(terminal *t)
+{
+    struct termios settings;
+    for (int waited = 0; tcgetattr(t->own, &settings) != 0 || settings.c_lflag & ICANON; waited += 20) {
+        if (waited > PATIENCE_MS)
+            fail_msg("the program does not edit a line:\n%s", t->text);
         read_some(t, 20);
     }
 }

@@ -23,6 +23,9 @@ void terminal_type(terminal *t, const char *keys);
 /* Reads until a string has occurred `times` times; the test fails when the program ends before, or after a minute. */
 void terminal_wait_for(terminal *t, const char *part, int times);
 
+/* Waits until the program reads keys itself: before that the terminal edits what is typed. Fails after a minute. */
+void terminal_wait_for_editor(terminal *t);
+
 /* Reads to the end of the program; its status, as of waitpid(). Unless NULL, `keys` are typed five times a second until
  * then: a key that arrives while the program changes the mode of the terminal is lost. Fails after a minute. */
 int terminal_finish(terminal *t, const char *keys);

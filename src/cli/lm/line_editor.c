@@ -119,6 +119,10 @@ static bool open_history(tarn__line_editor *e, bool keeps_history)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
+/* Alt-Enter as terminals send it. */
+static const char *const alt_enter[] = {"\\e\\r", "\\e\\n"};
+enum { ALT_ENTERS = sizeof(alt_enter) / sizeof(alt_enter[0]) };
+
 tarn__line_editor *tarn__line_editor_open(bool keeps_history)
 {
     const char *kind = getenv("TERM");
@@ -134,8 +138,8 @@ tarn__line_editor *tarn__line_editor_open(bool keeps_history)
         e->el_set(e->edit, EL_PROMPT, prompt_of);
         e->el_set(e->edit, EL_EDITOR, "emacs");
         e->el_set(e->edit, EL_SIGNAL, 1);
-        e->el_set(e->edit, EL_BIND, "-s", "\\e\\r", "\\026\\n", NULL); /* Alt-Enter: Ctrl-V quotes the line break */
-        e->el_set(e->edit, EL_BIND, "-s", "\\e\\n", "\\026\\n", NULL);
+        for (int i = 0; i < ALT_ENTERS; i++) /* Ctrl-V quotes the line break */
+            e->el_set(e->edit, EL_BIND, "-s", alt_enter[i], "\\026\\n", NULL);
         e->el_source(e->edit, NULL);
     }
     if (!e->edit || !open_history(e, keeps_history)) {
@@ -149,6 +153,8 @@ void tarn__line_editor_close(tarn__line_editor *e)
 {
     if (!e)
         return;
+    for (int i = 0; e->edit && i < ALT_ENTERS; i++) /* libedit frees the text of no key that is still bound */
+        e->el_set(e->edit, EL_BIND, "-r", alt_enter[i], NULL);
     if (e->list)
         e->history_end(e->list);
     if (e->edit)
@@ -174,6 +180,9 @@ tarn__line_end tarn__line_editor_read(tarn__line_editor *e, const char *prompt, 
 {
     int count = 0;
     snprintf(shown_prompt, sizeof(shown_prompt), "%s", prompt);
+    /* Ctrl-D between two reads, where the terminal edits lines, arrives as NUL. libedit binds NUL as the terminal's
+     * disabled keys, of which one quotes the next key: the Ctrl-D after it would be inserted. */
+    e->el_set(e->edit, EL_BIND, "^@", "ed-ignore", NULL);
     if (text)
         type(e, text);
     errno = 0;
