@@ -100,20 +100,23 @@ debug: ## build and test without optimization, with assertions
 	@scripts/build debug
 	@scripts/test debug
 
+# Without fuzz.targets, which scripts/fuzz-files runs for longer in the same build, and long programs whose code others
+# run, too: speculation (generate.engine_speculate, engine_draft), plans and their memory, quant blocks. check-long runs
+# all.
 asan: ## build and test with the address and undefined-behavior sanitizers
 	@scripts/bootstrap test
 	@scripts/build asan
-	@scripts/test asan -E '$(SLOW_TESTS)'
+	@scripts/test asan -E '$(SLOW_TESTS)|^(base\.quant|fuzz\.targets|generate\.speculate|train\.(plan|step_graph_memory))$$'
 
 # Without programs that start no threads, or none of their own: the command (its callees are tested by themselves),
 # parsers, engines with one thread (generate.engine_threads has several), sequences of small kernels, accounts of
 # memory, families of operations (ops.cases has all of them; not its gradient checks, which start no threads, and its
-# layouts, of which few do), MNIST in train.train (which trains a lenet on fewer images, too). check-long runs all.
+# layouts, of which few do), train.train (train.lm_runs has the same loop). check-long runs all.
 tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
 	@TARN_TEST_QUICK=1 TARN_TEST_SKIP='*: *agree*' TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} \
-	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_adapters|engine_offload|engine_speculate|engine_swap|speculate|split)|nn\.recurrent|train\.(archive|ema|quantized|finetune|finetune_chat|plan|precision|ranks|step_graph_memory))$$'
+	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_adapters|engine_offload|engine_speculate|engine_swap|speculate|split)|nn\.recurrent|train\.(archive|ema|quantized|finetune|finetune_chat|plan|precision|ranks|step_graph_memory|train))$$'
 
 valgrind: ## run tests of the release build under valgrind
 	@scripts/bootstrap valgrind
