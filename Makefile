@@ -6,9 +6,15 @@ BUILD ?= build/release
 DEVICE ?= cuda
 export DESTDIR
 
-# Test programs that take long and repeat what others cover: models trained to measure quantization and to answer
-# questions, tensors of gibibytes. `make test` and `make asan` are without them, for test-slow and check-long.
-SLOW_TESTS = ^(train\.quantized|cli\.finetune_answers|core\.large)$$
+# Test programs of minutes that repeat what others cover: models trained to measure quantization and to answer
+# questions, tensors of gibibytes. `make test` and `make asan` are without them.
+LONG_TESTS = train\.quantized|cli\.finetune_answers|core\.large
+
+# `make test` takes five minutes of two cores, build and all. What it leaves to test-slow besides: runs of several
+# processes, the server under load, random files, measured memory, checks of the sources and their documents, and in
+# ops.cases that the number of threads changes no bit.
+SLOW_TESTS = ^($(LONG_TESTS)|cli\.(compare|ranks)|fuzz\.targets|generate\.(engine_swap|speculate)|hub\.pull|parallel\.(comm|mpi)|project\.(backends|bench_tables|dist|guide|headers)|serve\.(http_server|load)|text\.shards|train\.(ema|plan|ranks))$$
+SLOW_CASES = *: threads do not*
 
 .NOTPARALLEL:
 .PHONY: all demo models test test-slow test-levels test-cross test-gpu sanitize-gpu parity bench install uninstall dist deb check-long fuzz \
@@ -31,12 +37,12 @@ models: ## train the models to hand out into build/models: digits, a character G
 test: ## build and run the C test suite but for test-slow; backends only where a driver is found
 	@scripts/bootstrap test
 	@scripts/build release tarn_tests tarn_present_backends
-	@scripts/test release -E '$(SLOW_TESTS)'
+	@TARN_TEST_SKIP='$(SLOW_CASES)' scripts/test release -E '$(SLOW_TESTS)'
 
-test-slow: ## run the three slowest programs of the C test suite
+test-slow: ## run the slow rest of the C test suite
 	@scripts/bootstrap test
 	@scripts/build release tarn_tests
-	@scripts/test release -R '$(SLOW_TESTS)'
+	@TARN_TEST_ONLY='$(SLOW_CASES)' scripts/test release -R '$(SLOW_TESTS)|^ops\.cases$$'
 
 test-levels: ## run the suite at every instruction level of this processor, in BUILD (build/release)
 	@[ "$(BUILD)" != build/release ] || { scripts/bootstrap test && scripts/build release tarn_tests; }
@@ -102,11 +108,11 @@ debug: ## build and test without optimization, with assertions
 
 # Without fuzz.targets, which scripts/fuzz-files runs for longer in the same build, and long programs whose code others
 # run, too: speculation (generate.engine_speculate, engine_draft), plans and their memory, quant blocks. check-long runs
-# all.
+# all, with all rounds.
 asan: ## build and test with the address and undefined-behavior sanitizers
 	@scripts/bootstrap test
 	@scripts/build asan
-	@scripts/test asan -E '$(SLOW_TESTS)|^(base\.quant|fuzz\.targets|generate\.speculate|train\.(plan|step_graph_memory))$$'
+	@TARN_TEST_QUICK=1 scripts/test asan -E '^($(LONG_TESTS))$$|^(base\.quant|fuzz\.targets|generate\.speculate|train\.(plan|step_graph_memory))$$'
 
 # Without programs that start no threads, or none of their own: the command (its callees are tested by themselves),
 # parsers, engines with one thread (generate.engine_threads has several), sequences of small kernels, accounts of
