@@ -117,12 +117,12 @@ asan: ## build and test with the address and undefined-behavior sanitizers
 # Without programs that start no threads, or none of their own: the command (its callees are tested by themselves),
 # parsers, engines with one thread (generate.engine_threads has several), sequences of small kernels, accounts of
 # memory, families of operations (ops.cases has all of them; not its gradient checks, which start no threads, and its
-# layouts, of which few do), train.train (train.lm_runs has the same loop). check-long runs all.
+# layouts, of which few do), train.train and llama_runs (train.lm_runs has the same loop). check-long runs all.
 tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
 	@TARN_TEST_QUICK=1 TARN_TEST_SKIP='*: *agree*' TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} \
-	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_adapters|engine_offload|engine_speculate|engine_swap|speculate|split)|nn\.recurrent|train\.(archive|ema|quantized|finetune|finetune_chat|plan|precision|ranks|step_graph_memory|train))$$'
+	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_(adapters|draft|offload|speculate|speculate_grammar|swap|window)|speculate|split)|nn\.recurrent|train\.(archive|ema|quantized|finetune|finetune_chat|llama_runs|plan|precision|ranks|step_graph_memory|train))$$'
 
 valgrind: ## run tests of the release build under valgrind
 	@scripts/bootstrap valgrind
