@@ -115,14 +115,15 @@ asan: ## build and test with the address and undefined-behavior sanitizers
 	@TARN_TEST_QUICK=1 scripts/test asan -E '^($(LONG_TESTS))$$|^(base\.quant|fuzz\.targets|generate\.speculate|train\.(plan|step_graph_memory))$$'
 
 # Without programs that start no threads, or none of their own: the command (its callees are tested by themselves),
-# parsers, engines with one thread (generate.engine_threads has several), sequences of small kernels, accounts of
-# memory, families of operations (ops.cases has all of them; not its gradient checks, which start no threads, and its
-# layouts, of which few do), train.train and llama_runs (train.lm_runs has the same loop). check-long runs all.
+# parsers, generation and engines but for those whose threads compile masks or take requests (generate.constrain,
+# engine_masks, engine_threads), sequences of small kernels, accounts of memory, families of operations (ops.cases has
+# all of them; not its gradient checks, which start no threads, and its layouts, of which few do), train.train and
+# llama_runs (train.lm_runs has the same loop). check-long runs all.
 tsan: ## build and test with the thread sanitizer
 	@scripts/bootstrap test
 	@scripts/build tsan
 	@TARN_TEST_QUICK=1 TARN_TEST_SKIP='*: *agree*' TARN_TEST_TIMEOUT=$${TARN_TEST_TIMEOUT:-600} \
-	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|lora)|ops\.(reduce|transformer|scale_grad|quant|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(engine|engine_(adapters|draft|offload|speculate|speculate_grammar|swap|window)|speculate|split)|nn\.recurrent|train\.(archive|ema|quantized|finetune|finetune_chat|llama_runs|plan|precision|ranks|step_graph_memory|train))$$'
+	    scripts/test tsan -E '^(cli\..*|fuzz\..*|text\.(tokenizer|spm)|models\.(models|convert|decode|llama|lora|lora_files)|ops\.(attention_window|batch_invariant|reduce|transformer|scale_grad|quant|quant_composed|batchnorm|batchnorm_relu)|examples\..*|core\.mirror_memory|generate\.(as_stored|embedder|engine|engine_(adapters|draft|longrope|offload|options|speculate|speculate_grammar|step|swap|window)|longrope|offload|sequences|sliding_window|speculate|split)|nn\.recurrent|train\.(archive|ema|quantized|finetune|finetune_chat|llama_runs|plan|precision|ranks|step_graph_memory|train))$$'
 
 valgrind: ## run tests of the release build under valgrind
 	@scripts/bootstrap valgrind
