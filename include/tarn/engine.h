@@ -2,11 +2,11 @@
  *
  * Requests join and leave between steps. A step computes one token of every decoding request and, with what is left of
  * its budget, prompt tokens of the others, taken round-robin. Requests with a common prefix share its pages, also with
- * requests that have ended; the least recently used pages of these are moved to host memory, if there is some
- * (.swap_bytes), then dropped. Where all layers have a sliding window (Mistral), pages before it are released while the
- * request runs. When the pages are used up, the youngest request waits, and is recomputed later or has its pages in
- * host memory meanwhile (.swap_bytes); none is lost. On the CPU a request's tokens depend on its prompt, options and
- * seed alone, not on the other requests (batch invariance); elsewhere the others may change the last bits of its
+ * requests that have ended; the least recently used pages of ended requests are moved to host memory (.swap_bytes) if
+ * there is space, else dropped. Where all layers have a sliding window (Mistral), pages before it are released while
+ * the request runs. When the pages are used up, the youngest request waits: it is recomputed later, or its pages are in
+ * host memory meanwhile (.swap_bytes). No request is lost. On the CPU a request's tokens depend on its prompt, options
+ * and seed alone, not on the other requests (batch invariance); elsewhere the others may change the last bits of its
  * logits.
  *
  *     tarn_engine *engine = tarn_engine_new(model, NULL);
@@ -22,10 +22,9 @@
  * the others. With a grammar the last output has no token, unless a stop string ended the request.
  *
  * Threads: one thread at a time steps and reads outputs: tarn_engine_step(), tarn_engine_next(),
- * tarn_engine_add_adapter() and tarn_engine_free().
- * Meanwhile any threads may call tarn_engine_add(), tarn_engine_cancel(), tarn_engine_query(), tarn_engine_requests(),
- * tarn_engine_wait() and tarn_engine_wake(), which never wait for a step. An error is that of the thread that called.
- */
+ * tarn_engine_add_adapter() and tarn_engine_free(). Meanwhile any threads may call tarn_engine_add(),
+ * tarn_engine_cancel(), tarn_engine_query(), tarn_engine_requests(), tarn_engine_wait() and tarn_engine_wake(), which
+ * never wait for a step. An error is that of the thread that called. */
 #ifndef TARN_ENGINE_H
 #define TARN_ENGINE_H
 
@@ -57,15 +56,15 @@ typedef struct tarn_engine_options {
     /* outputs have text, and requests may have stop strings. Borrowed: must outlive the engine. NULL: tokens only */
     const tarn_tokenizer *tokenizer;
     /* host memory for the pages of preempted requests and of past prefixes, which are moved there and back instead of
-     * being recomputed or dropped; default: none. Taken as it is used. On devices with memory of their own: an error on
+     * being recomputed or dropped; allocated as needed; default: none. For devices with their own memory: an error on
      * the CPU */
     int64_t swap_bytes;
-    /* for TARN_SPECULATE_DRAFT, on the CPU with batch invariance: a smaller model with the same tokens. It has a KV
-     * cache of its own for as many tokens as .kv_bytes holds, but for no more than `sequences` contexts. Borrowed: must
-     * outlive the engine. NULL: none */
+    /* for TARN_SPECULATE_DRAFT, on the CPU with batch invariance: a smaller model with the same tokens. It has its own
+     * KV cache, for as many tokens as .kv_bytes holds, but no more than `sequences` contexts. Borrowed: must outlive
+     * the engine. NULL: none */
     tarn_module *draft;
-    /* its tokenizer, which must have the ids of the engine's. Borrowed for the call. NULL: the vocabularies must be of
-     * one size */
+    /* tokenizer of `draft`, which must have the same ids as the engine's. Borrowed for the call. NULL: the vocabularies
+     * must have the same size */
     const tarn_tokenizer *draft_tokenizer;
 } tarn_engine_options;
 
@@ -85,9 +84,9 @@ TARN_API int64_t tarn_engine_add_adapter(tarn_engine *engine, const char *path);
 
 /* Adds a request: a prompt of at least one token and of fewer than the context. Copies what it needs, and keeps the
  * grammar. All options apply, except .slide, .keep and .on_token, which are errors, and .no_capture; .speculate
- * has n-grams, or the engine's .draft, on the CPU with batch invariance. Several samples of one prompt are several
- * requests with seeds of their own: the prompt's full pages are computed once. `...` is a const tarn_generate_options
- * *, or NULL. Returns the request's number, from 1 on; -1 on error. */
+ * proposes n-grams, or tokens of the engine's .draft, on the CPU with batch invariance. Several samples of one prompt
+ * are several requests with different seeds: the prompt's full pages are computed once. `...` is a const
+ * tarn_generate_options *, or NULL. Returns the request's number, from 1 on; -1 on error. */
 TARN_API int64_t tarn_engine_add_sized(tarn_engine *engine, const int32_t *tokens, int64_t count,
                                        const tarn_generate_options *options, size_t options_size);
 #define tarn_engine_add(engine, tokens, count, ...) \

@@ -140,7 +140,7 @@ TARN_API void tarn_sampler_free(tarn_sampler *sampler);
 typedef enum tarn_speculate {
     TARN_SPECULATE_OFF = 0,
     TARN_SPECULATE_NGRAM, /* prompt lookup: what followed the last tokens where they came before */
-    TARN_SPECULATE_DRAFT  /* what a smaller model writes: .draft of the generator or the engine */
+    TARN_SPECULATE_DRAFT  /* tokens of a smaller model: .draft of the generator or the engine */
 } tarn_speculate;
 
 /* Receives each token as soon as it is known; false stops the generation after it. */
@@ -184,9 +184,9 @@ typedef struct tarn_generate_options {
     bool prompt_logprobs;
     bool prompt_only;    /* with .prompt_logprobs: no new tokens; the prompt may then fill the context */
     uint64_t cache_salt; /* below 2^63: pages are shared between requests of the same value only */
-    /* of a generator with one sequence, of tarn_generate(), and of an engine, as the next: who proposes tokens */
+    /* of a generator with one sequence, of tarn_generate() and of an engine, as is the next: source of proposals */
     tarn_speculate speculate;
-    int64_t draft_tokens; /* with .speculate: tokens proposed at a time, at most; from 1 to 7, default 7 */
+    int64_t draft_tokens; /* with .speculate: maximum tokens per proposal, from 1 to 7; default 7 */
     int64_t adapter;      /* of an engine: number of tarn_engine_add_adapter(); 0: the model alone */
 } tarn_generate_options;
 
@@ -361,17 +361,17 @@ typedef struct tarn_model_split_options {
     int64_t context;      /* of the KV cache in tokens per sequence; default and maximum: the model's context */
     int64_t sequences;    /* with a KV cache; default 1 */
     tarn_kv_type kv_type; /* storage type of the KV cache */
-    int64_t kv_tokens;    /* tokens of all sequences at most, but one context; 0: no limit; -1: no KV cache */
-    int64_t kv_bytes;     /* size of the KV cache instead of the four above, 0: by them */
-    /* [count]: layers of each device, in proportion; 0: none. NULL: by free memory. Borrowed for the call */
+    int64_t kv_tokens;    /* maximum tokens of all sequences, at least one context; 0: no limit; -1: no KV cache */
+    int64_t kv_bytes;     /* size of the KV cache, instead of the four above; 0: computed from them */
+    /* [count]: proportion of the layers on each device; 0: none. NULL: by free memory. Borrowed for the call */
     const double *tensor_split;
 } tarn_model_split_options;
 
-/* Deals the layers of the model at `path`, as tarn_model_open() takes it, to `count` devices, in this order: in
- * proportion to their free memory, the weights and the KV cache of each layer counted, on the first device the
- * embeddings and the head too; or in the proportions of .tensor_split. The CPU beside other devices gets what does not
- * fit in nine tenths of their free memory. Reads the headers of the files; adapters are not counted. Where a device
- * lacks memory, the error names what each needs and has free, and *split is filled in. False with an error. `...` is a
+/* Distributes the layers of the model at `path` (see tarn_model_open()) over `count` devices, in this order: in
+ * proportion to their free memory, counting the weights and the KV cache of each layer, and on the first device the
+ * embeddings and the head; or in the proportions of .tensor_split. The CPU next to other devices gets what does not fit
+ * in nine tenths of their free memory. Reads only the headers of the files; adapters are not counted. If a device lacks
+ * memory, the error names what each device needs and has free, and *split is filled in. False on error. `...` is a
  * const tarn_model_split_options *, or NULL. */
 TARN_API bool tarn_model_plan_split_sized(const char *path, const tarn_device *devices, int count,
                                           tarn_model_split *split, size_t split_size,

@@ -94,13 +94,13 @@ TARN_API bool tarn_model_query_sized(const tarn_module *model, tarn_model_info *
  * way per forward pass. More layers than the model has are an error. */
 TARN_API bool tarn_model_offload(tarn_module *model, tarn_device device, int64_t layers);
 
-/* Devices of a split at most. */
+/* Maximum number of devices of a split. */
 enum { TARN_SPLIT_MAX_DEVICES = 16 };
 
 /* A language model's layers on several devices, in order: the first layers[0] on device[0], the next layers[1] on
- * device[1], and so on; together all that the model has. A device may have none. The token and position embeddings, the
- * last norm and the head are on device[0]. The other members are filled in by tarn_model_plan_split() (tarn/generate.h)
- * and are not read. */
+ * device[1], and so on; together all layers of the model. A device may have none. The token and position embeddings,
+ * the last norm and the head are on device[0]. tarn_model_plan_split() (tarn/generate.h) fills in the other members,
+ * which are not read. */
 typedef struct tarn_model_split {
     int count; /* devices, from 1 to TARN_SPLIT_MAX_DEVICES */
     tarn_device device[TARN_SPLIT_MAX_DEVICES];
@@ -110,10 +110,10 @@ typedef struct tarn_model_split {
     int64_t free_bytes[TARN_SPLIT_MAX_DEVICES]; /* of the device when the split was planned; 0: unknown */
 } tarn_model_split;
 
-/* Moves the layers of a language model to the devices of a split. The residual stream is then transferred where two
- * adjacent layers are on different devices, and between the first device and one that has the first or the last layer.
- * Results are those of one device wherever the devices compute the same. A split of more or fewer layers than the model
- * has is an error. Borrows the split. */
+/* Moves the layers of a language model to the devices of a split. The residual stream is then transferred between
+ * adjacent layers on different devices, and between the first device and another one that has the first or the last
+ * layer. Results are those of one device if the devices compute bitwise identically. A split of more or fewer layers
+ * than the model has is an error. Borrows the split. */
 TARN_API bool tarn_model_split_layers(tarn_module *model, const tarn_model_split *split);
 
 /* ---- any architecture -------------------------------------------------------------------------------------------- */

@@ -213,10 +213,10 @@ TARN_API tarn_module *tarn_batchnorm2d_with_sized(int64_t channels, tarn_device 
 #define tarn_batchnorm2d_with(channels, device, ...) \
     tarn_batchnorm2d_with_sized(channels, device, __VA_ARGS__, sizeof(tarn_batchnorm2d_options))
 
-/* Gives the batchnorms of a module the statistics of all ranks' batches in training mode (torch's SyncBatchNorm), which
- * have one size; backward exchanges sums too. All ranks then run the same layers in the same order. `comm`
- * (tarn/parallel.h) is borrowed by the module; NULL: those of the own batch. A module without batchnorms is an error.
- */
+/* In training mode the batchnorms of a module use the statistics of the batches of all ranks, as torch's SyncBatchNorm;
+ * backward exchanges sums, too. Batches have the same size on all ranks, which run the same layers in the same order.
+ * `comm` (tarn/parallel.h) is borrowed by the module; NULL: statistics of the own batch. A module without batchnorms is
+ * an error. */
 TARN_API bool tarn_batchnorm_sync(tarn_module *module, struct tarn_comm *comm);
 
 /* LSTM and GRU over sequences, as torch's: from `in` features to `hidden` ones, one layer. x is [T, B, in], the result

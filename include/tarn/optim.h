@@ -10,11 +10,11 @@ extern "C" {
 
 typedef struct tarn_optimizer tarn_optimizer;
 
-/* Optimizers with `comm` in their options (tarn/parallel.h) are sharded, as ZeRO-1 is: each rank has an equal share of
- * master weights, moments and averages, updates its share of the parameters, and gives it to the others. All ranks
+/* Optimizers with `comm` in their options (tarn/parallel.h) are sharded (ZeRO-1): each rank has an equal share of
+ * master weights, moments and averages, updates its share of the parameters and sends it to the others. All ranks
  * create the optimizer over the same parameters, with the same gradients in every step. Steps, averages, and writing
- * and reading files are collective then: all ranks call them in the same order. Results are bitwise identical to those
- * of an optimizer without it, and so are files, which all ranks write together in a folder that they share. */
+ * and reading files are then collective: all ranks call them in the same order. Results and files are bitwise identical
+ * to those of an unsharded optimizer; all ranks write the files together, in a folder that they share. */
 
 /* Parameters with rates of their own, selected by name: {.names = "*.bias", .no_decay = true}. A parameter belongs
  * to the first group whose pattern matches its full name (tarn_module_parameter_name(); '*' matches any characters,

@@ -25,15 +25,14 @@ TARN_API bool tarn_comm_threads(int size, tarn_comm **ranks);
  * an error where MPI is missing. */
 TARN_API tarn_comm *tarn_comm_mpi(void);
 
-/* Connects the processes that torchrun has started on this machine, without MPI: by RANK, WORLD_SIZE, LOCAL_WORLD_SIZE
- * and MASTER_PORT of the environment, over a local socket of this user. Waits up to two minutes for all of them. The
- * caller owns the communicator. NULL with an error; where torchrun has started processes on several machines it names
- * MPI, which connects those. */
+/* Connects the processes that torchrun has started on this machine, without MPI: over a local socket of this user, by
+ * the environment variables RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and MASTER_PORT. Waits up to two minutes for all of
+ * them. The caller owns the communicator. NULL on error; processes on several machines are one, and need MPI. */
 TARN_API tarn_comm *tarn_comm_torchrun(void);
 
-/* Connects processes of one machine by pairs of local sockets: sockets[2 i] is a stream (SOCK_STREAM) to rank i,
- * sockets[2 i + 1] one of records (SOCK_SEQPACKET); the two of the own rank are not used. The caller owns the
- * communicator, which owns the sockets and closes them; on error, NULL, they stay the caller's. */
+/* Connects processes of one machine by two local sockets per rank: sockets[2 i] is a stream socket (SOCK_STREAM) to
+ * rank i, sockets[2 i + 1] a SOCK_SEQPACKET one; the two of the own rank are not used. The caller owns the
+ * communicator, which owns and closes the sockets. NULL on error; the sockets are then still the caller's. */
 TARN_API tarn_comm *tarn_comm_sockets(int rank, int size, const int *sockets);
 
 /* Number of ranks that the environment of this process announces: variables of mpirun, srun and torchrun; 1: none. */
@@ -46,13 +45,13 @@ TARN_API int tarn_comm_size(const tarn_comm *comm);
 /* Host name of a rank. Belongs to the communicator. NULL on error. */
 TARN_API const char *tarn_comm_host(const tarn_comm *comm, int rank);
 
-/* Connects the devices of all ranks, each of which names its own: tensors there are then exchanged and summed without
- * host memory. CUDA devices are connected by NCCL, which is opened here; one that is missing is an error. Other
- * devices, and all with TARN_NCCL=off, stay as they are. Ranks need a GPU each. */
+/* Connects the devices of all ranks; each rank passes its own. Tensors on these devices are then exchanged and summed
+ * without host memory. CUDA devices are connected by NCCL, which this call opens: if it is missing, or if two ranks
+ * share a GPU, that is an error. For other devices, and with TARN_NCCL=off, the call has no effect. */
 TARN_API bool tarn_comm_connect(tarn_comm *comm, tarn_device device);
 
 /* Writes how two devices of one backend are connected: "NVLink, 18 links of each", "PCIe, peer to peer" or "through
- * host memory"; "" where that is not known. 64 bytes suffice. */
+ * host memory"; "" if unknown. 64 bytes suffice. */
 TARN_API bool tarn_device_link(tarn_device a, tarn_device b, char *buffer, size_t size);
 
 /* How the ranks are connected: "NCCL 2.28.3" between devices, else "threads", "sockets" or "mpi". Valid until the
@@ -62,12 +61,12 @@ TARN_API const char *tarn_comm_transport(const tarn_comm *comm);
 /* Seconds that a call waits for another rank before it fails; 0: no limit. Default 120. */
 TARN_API bool tarn_comm_set_timeout(tarn_comm *comm, double seconds);
 
-/* Told once per step of a run when a call waits for another rank: after a quarter of its time limit, or at once when
- * the user wants the run to stop. Called on one rank, rank 0, or rank 1 where rank 0 is waited for, with a sentence
- * that names rank, host and step. */
+/* Called at most once per step of a run when a call waits for another rank: after a quarter of its time limit, or at
+ * once if the run was asked to stop. Called on rank 0, or on rank 1 if all wait for rank 0, with a sentence that names
+ * rank, host and step. */
 typedef void (*tarn_comm_notice_fn)(const char *text, void *ctx);
 
-/* Sets the function that is told of a wait, `ctx` is passed to it. NULL: the log, as a notice (tarn_set_log()). */
+/* Sets the function that is called with notices of a wait; `ctx` is passed to it. NULL: the log (tarn_set_log()). */
 TARN_API bool tarn_comm_set_notice(tarn_comm *comm, tarn_comm_notice_fn notice, void *ctx);
 
 /* Frees a communicator. Under MPI all ranks free theirs before they end; after a failure the job is ended. NULL is

@@ -173,9 +173,9 @@ typedef struct tarn_tool_call {
  * whatever is around it. False, without an error: none. */
 TARN_API bool tarn_chat_find_call(const char *tools, const char *text, size_t length, tarn_tool_call *call);
 
-/* Length of the text that an answer has before a call, of which it has `length` bytes: without spaces at its end, tags
- * that announce a call (<tool_call>, [TOOL_CALLS], <|python_tag|>, <function=…>) and the bracket of an array of calls.
- * "Sure. <tool_call>" is 5; other tags and brackets are text. */
+/* Length of the content of an answer, given the `length` bytes before its first tool call: without trailing spaces,
+ * tags that announce a call (<tool_call>, [TOOL_CALLS], <|python_tag|>, <function=…>) and the bracket of an array of
+ * calls. 5 for "Sure. <tool_call>"; other tags and brackets are content. */
 TARN_API size_t tarn_chat_content_length(const char *text, size_t length);
 
 /* Sets the chat template of a tokenizer by name: one of the model's own, if it has several, else chatml, llama2, llama3

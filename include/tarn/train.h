@@ -147,15 +147,15 @@ typedef struct tarn_train_options {
      * one rank. */
     int64_t virtual_ranks;
     char zero[16];       /* "1": ZeRO-1, the optimizer's state is divided among the ranks; default "off" */
-    bool sync_batchnorm; /* statistics of batchnorms are of all ranks; the run then depends on their number */
+    bool sync_batchnorm; /* batchnorms use statistics of all ranks; the run then depends on their number */
     double rank_timeout; /* seconds; default 120 */
-    /* Gradients are summed in buckets of `bucket_size` MiB, default 25, and with `overlap` "on" during the backward
-     * pass; "auto", the default: where they go through host memory, from GPUs or between machines; or "off". Neither
+    /* Gradients are summed in buckets of `bucket_size` MiB, default 25; with `overlap` "on" during the backward pass,
+     * with "auto", the default, only where they go through host memory, from GPUs or between machines. Neither option
      * changes a bit of the result. */
     char overlap[16];
-    /* "fast": a rank accumulates the gradients of its virtual ranks, whose number is that of the ranks by default and
-     * need not be a multiple of it, and sums of ranks are added as the transport does it best: the run is bitwise
-     * identical for one number of ranks only; default "tree" */
+    /* "fast": a rank accumulates the gradients of its virtual ranks, and the sums of ranks are added by the transport's
+     * own all-reduce, if it has one: the run is then bitwise identical for one number of ranks only. The default of
+     * `virtual_ranks` is then the number of ranks, and it need not be a multiple of it. Default "tree" */
     char reduce[16];
     double bucket_size;
     struct tarn_comm *comm;
@@ -479,8 +479,8 @@ typedef struct tarn_run_open_options {
     const char *chat_template;
     tarn_run_checkpoint checkpoint; /* which weights of a run; default: best */
     const tarn_model_split *split;  /* of a language model, as device_layers. Borrowed for the call */
-    /* ranks that share evaluations: each opens the run, calls the same tarn_run_evaluate…() and takes every N-th batch;
-     * all get the same result, that of one rank. Borrowed until the run is closed. NULL: one rank */
+    /* N ranks that share evaluations: each opens the run, calls the same tarn_run_evaluate…() and takes every N-th
+     * batch; all get the result that one rank would get. Borrowed until the run is closed. NULL: one rank */
     struct tarn_comm *comm;
 } tarn_run_open_options;
 
