@@ -98,13 +98,13 @@ static int64_t free_of(tarn_device device)
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
-/* Fills in the free memory, and deals. */
-static bool deal(const planner *p, tarn_model_split *split)
+/* Fills in the free memory, and partitions the layers. */
+static bool partition(const planner *p, tarn_model_split *split)
 {
     int64_t bytes[TARN_LM_MAX_LAYERS];
     char name[32];
     const double *shares = p->options.tensor_split;
-    tarn__deal d = {
+    tarn__partition d = {
         .layers = p->config.layers, .other = shares ? 0 : p->weights.other, .bytes = bytes, .count = split->count};
     for (int64_t i = 0; i < d.layers; i++)
         bytes[i] = shares ? 1 : p->weights.each[i] + p->kv_layer;
@@ -114,11 +114,10 @@ static bool deal(const planner *p, tarn_model_split *split)
         d.weight[i] = shares ? shares[i] : (double)split->free_bytes[i];
         if (!shares && split->free_bytes[i] == 0)
             return tarn__raise(TARN_ERROR_UNSUPPORTED,
-                               "%s: the free memory of %s is not known; deal the layers by .tensor_split "
-                               "(--tensor-split)",
-                               function, tarn_device_name(split->device[i], name, sizeof(name)));
+                               "%s: the free memory of %s is unknown; set .tensor_split (--tensor-split)", function,
+                               tarn_device_name(split->device[i], name, sizeof(name)));
     }
-    return !tarn_failed() && tarn__deal_layers(function, &d, split->layers);
+    return !tarn_failed() && tarn__partition_layers(function, &d, split->layers);
 }
 
 /* Bytes of each device by its layers. */
@@ -176,7 +175,7 @@ bool tarn_model_plan_split_sized(const char *path, const tarn_device *devices, i
     if (!tarn__open_sizes(function, path, &how, &p.config, &p.weights))
         return false;
     p.kv_layer = kv_layer_bytes(&p);
-    if (!deal(&p, &own))
+    if (!partition(&p, &own))
         return false;
     count_bytes(&p, &own);
     memset(split, 0, split_size);

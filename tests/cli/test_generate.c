@@ -96,7 +96,7 @@ static void several_devices_change_nothing(void **state)
                    "--tensor-split: '3,1,1' must be 2 numbers from 0 to 1000000, one per device, not all 0");
     expect_command(with("--ids 1 --device mirror:0,cpu --tensor-split 0,0 2>&1 >/dev/null"), 2, "'0,0' must be 2");
     expect_command(with("--ids 1 --device mirror:0,cpu --gpu-layers 1 2>&1 >/dev/null"), 2,
-                   "--gpu-layers is for one device; with several, --tensor-split deals the layers");
+                   "--gpu-layers is for one device; with several, use --tensor-split");
     expected_ids(&(tarn_generate_options){.max_tokens = 12}, text, sizeof(text));
     static const char *const devices[] = {"mirror:0,mirror:1", "cpu,mirror:1,mirror:0 --tensor-split 0,1,1",
                                           "mirror:1,cpu --tensor-split 1,1 --kv-type q8_0", "mirror:0,cpu"};

@@ -27,6 +27,7 @@ COINED = {
     r"strands?": "accumulators",
     r"extremum": "argmax, max gradient",
     r"remake[sd]?|remade|remaking": "recompute",
+    r"deal(s|ing)?": "partition, distribute",
     r"dealt": "packed",
     r"learnt": "trained; counted in the loss",
     r"whoever": "the caller",

@@ -28,8 +28,7 @@ int tarn__lm_split_options(const char *command, const tarn__options *o)
         return TARN__MISUSED;
     }
     if (o->gpu_layers && o->device_count > 1) {
-        fprintf(stderr, "tarn %s: --gpu-layers is for one device; with several, --tensor-split deals the layers\n",
-                command);
+        fprintf(stderr, "tarn %s: --gpu-layers is for one device; with several, use --tensor-split\n", command);
         return TARN__MISUSED;
     }
     if (o->tensor_split && !parse(o->tensor_split, o->device_count, shares)) {

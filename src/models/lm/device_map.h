@@ -59,20 +59,20 @@ bool tarn__is_on_device_of(const tarn_tensor *x, const tarn_module *module);
  * NULL. */
 tarn_tensor *tarn__to_device_of(tarn_tensor *x, const tarn_module *module);
 
-/* ---- dealing layers by memory (device_deal.c) -------------------------------------------------------------------- */
+/* ---- partitioning layers by memory (device_partition.c) ---------------------------------------------------------- */
 
-/* What is distributed: layers of `bytes` each, and what goes with the first device. */
-typedef struct tarn__deal {
+/* Layers of `bytes` each, the bytes of the first device besides them, and the devices. */
+typedef struct tarn__partition {
     int64_t layers, other;
     const int64_t *bytes;                  /* [layers] */
     int count;                             /* devices */
     bool is_host[TARN_SPLIT_MAX_DEVICES];  /* the CPU: takes what does not fit the others */
-    double weight[TARN_SPLIT_MAX_DEVICES]; /* free bytes, or a share; 0: no layers */
-} tarn__deal;
+    double weight[TARN_SPLIT_MAX_DEVICES]; /* free bytes, or a proportion; 0: no layers */
+} tarn__partition;
 
-/* Deals adjacent layers to the devices in order, so that the largest quotient of a device's bytes and its weight is as
- * small as it can be; a CPU among others gets the fewest bytes that leave each of these a tenth of its memory.
- * False with an error. */
-bool tarn__deal_layers(const char *function, const tarn__deal *deal, int64_t *layers);
+/* Partitions adjacent layers over the devices in order, so that the largest ratio of a device's bytes to its weight is
+ * minimal; a CPU next to other devices gets as few bytes as leave each of them a tenth of its memory. False with an
+ * error. */
+bool tarn__partition_layers(const char *function, const tarn__partition *partition, int64_t *layers);
 
 #endif
