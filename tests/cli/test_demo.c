@@ -1,4 +1,4 @@
-/* test_demo.c: `tarn demo --chat`: the story model is trained, kept, found again, and talked to. */
+/* test_demo.c: `tarn demo --chat`: the story model is trained, stored, found again, and answers. */
 #include <unistd.h>
 
 #include "support/command.h"
@@ -25,8 +25,8 @@ static int count_lines(const char *path, int *repeated)
     return count;
 }
 
-/* The model is trained, kept and talked to; it is found by the next command, and trained anew into a folder. */
-static void the_demo_talks(void **state)
+/* The model is trained, stored and answers; the next command finds it, and --out trains it again into a folder. */
+static void the_demo_answers(void **state)
 {
     (void)state;
     int repeated;
@@ -38,7 +38,7 @@ static void the_demo_talks(void **state)
         scratch("cache"));
     expect_command(command, 0, "training a story model, 2 + 1 steps");
     assert_contains(command_output, "step 2 of 2");
-    assert_contains(command_output, "1000 stories and 1000 talks");
+    assert_contains(command_output, "1000 stories and 1000 conversations");
     assert_contains(command_output, "story model: ");
     assert_true(access(scratch("cache/tarn/models/stories/model.safetensors"), F_OK) == 0);
     assert_true(access(scratch("cache/tarn/models/stories-training"), F_OK) != 0);
@@ -55,13 +55,13 @@ static void the_demo_talks(void **state)
     free(two);
     assert_int_equal(count_lines(scratch("kept-training/stories.txt"), &repeated), 1000);
     assert_int_equal(repeated, 0);
-    assert_int_equal(count_lines(scratch("kept-training/talks.jsonl"), &repeated), 1000);
+    assert_int_equal(count_lines(scratch("kept-training/conversations.jsonl"), &repeated), 1000);
     assert_int_equal(repeated, 0);
     expect_command(command, 1, "already exists");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {in_scope(the_demo_talks)};
+    const struct CMUnitTest tests[] = {in_scope(the_demo_answers)};
     return TARN__HAVE_JANSSON && TARN__HAVE_PCRE2 ? cmocka_run_group_tests(tests, make_scratch, remove_scratch) : 0;
 }

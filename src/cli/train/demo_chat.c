@@ -1,8 +1,8 @@
-/* demo_chat.c: `tarn demo --chat`: a talk with the story model, which is trained where it is not there yet.
+/* demo_chat.c: `tarn demo --chat`: a chat with the story model, which is trained first if it does not exist.
  *
  * The model is looked for next to the installed command (share/tarn/models/stories), then in the user's cache. Else it
- * is trained there: a tokenizer, a small Llama on stories (stories.c), and the same on talks about stories with a chat
- * template, all by `tarn train`. With --out it is always trained, into that folder.
+ * is trained there: a tokenizer, a small Llama on stories (stories.c), and the same on conversations about stories with
+ * a chat template, all by `tarn train`. With --out it is always trained, into that folder.
  *
  * Training happens in a folder next to the model's, FOLDER-training: files of data appear under their names when they
  * are complete, and a run that was stopped is resumed by the next command, so no work is lost and none is done twice.
@@ -22,14 +22,20 @@
 #include "cli/train/stories.h"
 #include "cli/train/train.h"
 
-/* Data of the recipe, at most: a short training reads less, STORIES_PER_STEP and so on. Stories and talks have seeds of
- * their own, and so have the talks that judge the model. */
-enum { STORIES = 24000, TALKS = 16000, HELD_OUT_TALKS = 500, STORIES_PER_STEP = 25, TALKS_PER_STEP = 25 };
+/* Data of the recipe, at most: a short training reads less, STORIES_PER_STEP and so on. Stories and conversations have
+ * seeds of their own, and so have the conversations that evaluate the model. */
+enum {
+    STORIES = 24000,
+    CONVERSATIONS = 16000,
+    HELD_OUT_CONVERSATIONS = 500,
+    STORIES_PER_STEP = 25,
+    CONVERSATIONS_PER_STEP = 25
+};
 enum { FEWEST = 1000, VOCABULARY = 640, CONTEXT = 320, PATH_BYTES = 900 };
 enum { STEPS = 1500, STEPS_PER_EVAL_BATCH = 75 };
-enum { STORY_SEED = 1, TALK_SEED = 2, HELD_OUT_SEED = 3 };
+enum { STORY_SEED = 1, CONVERSATION_SEED = 2, HELD_OUT_SEED = 3 };
 
-/* Sizes and rates; steps, seed and device come from the command line. The talks take half as many steps. */
+/* Sizes and rates; steps, seed and device come from the command line. The conversations take half as many steps. */
 static const tarn_train_options recipe = {.model = "llama",
                                           .layers = 4,
                                           .heads = 4,
@@ -118,8 +124,8 @@ static bool find_cache(char *path)
     if (length > 0 && length < PATH_BYTES)
         return true;
     fprintf(stderr,
-            "tarn demo: --chat: no folder to keep the model in: neither XDG_CACHE_HOME nor HOME is an absolute "
-            "path of at most %d bytes; give one with --out\n",
+            "tarn demo: --chat: no folder for the model: neither XDG_CACHE_HOME nor HOME is an absolute path of at "
+            "most %d bytes; give --out FOLDER\n",
             PATH_BYTES - 64);
     return false;
 }
@@ -134,7 +140,7 @@ static int remove_one(const char *path, const struct stat *about, int kind, stru
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
 
-/* Writes `count` stories or talks to a file, unless it exists. Returns the exit status. */
+/* Writes `count` stories or conversations to a file, unless it exists. Returns the exit status. */
 static int write_data(const char *path, bool (*write)(tarn__input *, uint64_t, uint64_t), uint64_t seed, int count)
 {
     char next[PATH_BYTES + 96];
@@ -235,8 +241,8 @@ static int train_stories(const places *p, const tarn__options *o, bool *is_stopp
     return train(p, "stories", o, &how, is_stopped);
 }
 
-/* All weights, with two tokens more for the turns; the held-out talks choose the best checkpoint. */
-static int train_talks(const places *p, const tarn__options *o, bool *is_stopped)
+/* All weights, with two tokens more for the turns; the held-out conversations choose the best checkpoint. */
+static int train_conversations(const places *p, const tarn__options *o, bool *is_stopped)
 {
     tarn_train_options how = {.context = CONTEXT,
                               .batch_size = recipe.batch_size,
@@ -251,12 +257,12 @@ static int train_talks(const places *p, const tarn__options *o, bool *is_stopped
                               .log_every = 20,
                               .steps = steps_of(o) / 2 ? steps_of(o) / 2 : 1};
     snprintf(how.base, sizeof(how.base), "%s", in(p->training, "stories"));
-    snprintf(how.data, sizeof(how.data), "chats:%s", in(p->training, "talks.jsonl"));
+    snprintf(how.data, sizeof(how.data), "chats:%s", in(p->training, "conversations.jsonl"));
     snprintf(how.val, sizeof(how.val), "%s", in(p->training, "held-out.jsonl"));
-    return train(p, "talks", o, &how, is_stopped);
+    return train(p, "conversations", o, &how, is_stopped);
 }
 
-/* Stories or talks that so many steps need, up to the recipe's. */
+/* Stories or conversations that so many steps need, up to the recipe's. */
 static int count_for(const tarn__options *o, int per_step, int most)
 {
     int64_t wanted = steps_of(o) * per_step;
@@ -267,13 +273,15 @@ static int count_for(const tarn__options *o, int per_step, int most)
 static void announce(const places *p, const tarn__options *o)
 {
     bool continues = exists(in(p->training, "stories/trainer.json"));
-    tarn__heading("%s a story model, %lld + %lld steps: minutes, once", continues ? "continuing to train" : "training",
-                  (long long)steps_of(o), (long long)(steps_of(o) / 2));
+    tarn__heading("%s a story model, %lld + %lld steps: a few minutes, once",
+                  continues ? "continuing to train" : "training", (long long)steps_of(o), (long long)(steps_of(o) / 2));
     char text[4 * PATH_BYTES];
-    snprintf(text, sizeof(text),
-             "  It learns from %d stories and %d talks of a generator that is built in, and is kept in %s. Ctrl-C "
-             "stops, and the same command continues.\n",
-             count_for(o, STORIES_PER_STEP, STORIES), count_for(o, TALKS_PER_STEP, TALKS), tarn__escaped(p->model));
+    snprintf(
+        text, sizeof(text),
+        "  Trained on %d stories and %d conversations from a built-in generator; stored in %s. Ctrl-C stops, and the "
+        "same command resumes.\n",
+        count_for(o, STORIES_PER_STEP, STORIES), count_for(o, CONVERSATIONS_PER_STEP, CONVERSATIONS),
+        tarn__escaped(p->model));
     tarn__print_wrapped(text, 2);
     fflush(stdout);
 }
@@ -287,29 +295,30 @@ static int make_model(places *p, const tarn__options *o, bool *is_stopped)
     int status = write_data(in(p->training, "stories.txt"), tarn__story_write, STORY_SEED,
                             count_for(o, STORIES_PER_STEP, STORIES));
     if (status == TARN__DONE)
-        status = write_data(in(p->training, "talks.jsonl"), tarn__talk_write, TALK_SEED,
-                            count_for(o, TALKS_PER_STEP, TALKS));
+        status = write_data(in(p->training, "conversations.jsonl"), tarn__conversation_write, CONVERSATION_SEED,
+                            count_for(o, CONVERSATIONS_PER_STEP, CONVERSATIONS));
     if (status == TARN__DONE)
-        status = write_data(in(p->training, "held-out.jsonl"), tarn__talk_write, HELD_OUT_SEED, HELD_OUT_TALKS);
+        status = write_data(in(p->training, "held-out.jsonl"), tarn__conversation_write, HELD_OUT_SEED,
+                            HELD_OUT_CONVERSATIONS);
     if (status == TARN__DONE)
         status = make_tokenizer(p);
     if (status == TARN__DONE)
         status = train_stories(p, o, is_stopped);
     if (status == TARN__DONE && !*is_stopped)
-        status = train_talks(p, o, is_stopped);
+        status = train_conversations(p, o, is_stopped);
     if (status != TARN__DONE || *is_stopped)
         return status;
-    if (rename(in(p->training, "talks/best"), p->model) != 0)
+    if (rename(in(p->training, "conversations/best"), p->model) != 0)
         return print_write_error(p->model);
     if (p->is_cache)
         nftw(p->training, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     return TARN__DONE;
 }
 
-/* ---- the talk ---------------------------------------------------------------------------------------------------- */
+/* ---- the chat ---------------------------------------------------------------------------------------------------- */
 
 /* As the command would be typed. */
-static int talk(const places *p, const tarn__options *o)
+static int chat(const places *p, const tarn__options *o)
 {
     char device[32], seed[32], model[PATH_BYTES];
     tarn__options own;
@@ -338,7 +347,7 @@ int tarn__demo_chat(const tarn__options *options)
         return TARN__MISUSED;
     }
     if (options->out && exists(options->out)) {
-        fprintf(stderr, "tarn demo: --out '%s' already exists; give another folder, or talk to it: tarn chat %s\n",
+        fprintf(stderr, "tarn demo: --out '%s' already exists; give another folder, or chat with it: tarn chat %s\n",
                 tarn__escaped(options->out), tarn__escaped(options->out));
         return TARN__FAILED;
     }
@@ -349,5 +358,5 @@ int tarn__demo_chat(const tarn__options *options)
         return TARN__FAILED;
     snprintf(p.training, sizeof(p.training), "%s-training", p.model);
     int status = exists(in(p.model, "config.json")) ? TARN__DONE : make_model(&p, options, &is_stopped);
-    return status == TARN__DONE && !is_stopped ? talk(&p, options) : status;
+    return status == TARN__DONE && !is_stopped ? chat(&p, options) : status;
 }

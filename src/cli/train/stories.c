@@ -241,7 +241,7 @@ bool tarn__story_write(tarn__input *text, uint64_t seed, uint64_t number)
     return put_story(text, &s, false) && tarn__input_add(text, "\n", 1);
 }
 
-/* ---- talks ------------------------------------------------------------------------------------------------------- */
+/* ---- conversations ----------------------------------------------------------------------------------------------- */
 
 static const char *const requests[] = {
     "Tell me a story about {n}.",
@@ -280,8 +280,9 @@ static bool put_turn(tarn__input *text, const story *s, const char *question, co
     return put_message(text, s, "user", question, is_first) && put_message(text, s, "assistant", answer, false);
 }
 
-/* A remark in one of four talks before the story and in one of four after it, and one to three questions between. */
-bool tarn__talk_write(tarn__input *text, uint64_t seed, uint64_t number)
+/* A remark in one of four conversations before the story and in one of four after it, and one to three questions
+ * between. */
+bool tarn__conversation_write(tarn__input *text, uint64_t seed, uint64_t number)
 {
     story s = draw_story(seed, number);
     bool has_remark = draw(&s, 4) == 0, good = tarn__input_add(text, "{\"messages\": [", 14);
