@@ -28,7 +28,7 @@ typedef struct job {
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* Rank 0 tells the name of the temporary file; the others open it. */
+/* Rank 0 broadcasts the name of the temporary file; the others open it. */
 static bool open_output(job *j)
 {
     static const char *const function = "safetensors_finish";
@@ -38,8 +38,9 @@ static bool open_output(job *j)
         return false;
     if (is_first && (j->output.memfile || strlen(j->output.temporary) >= sizeof(path))) {
         tarn__output_discard(&j->output);
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: '%s': several ranks cannot write such a file", function,
-                           j->writer->path);
+        return tarn__raise(TARN_ERROR_ARGUMENT,
+                           "%s: '%s': several ranks can write files on disk only, with paths under %d bytes", function,
+                           j->writer->path, MAX_PATH);
     }
     if (is_first)
         memcpy(path, j->output.temporary, strlen(j->output.temporary) + 1);

@@ -1,7 +1,7 @@
 /* link.c: devices of ranks that are connected (base/kernel/device_link.h): opening, waiting, and the end.
  *
  * The link itself never waits, so that this rank can look at the clock and at the others: the communicator below knows
- * at once of a rank that has ended, and what it has said. A link that has failed, or waits in vain, is aborted: kernels
+ * at once of a rank that has ended, and what it has said. A link that has failed, or times out, is aborted: kernels
  * on the device end, and the rank can report. */
 #include <stdlib.h>
 #include <string.h>
@@ -169,7 +169,7 @@ bool tarn_comm_connect(tarn_comm *comm, tarn_device device)
     if (comm->size == 1 || (comm->link && tarn__same_device(comm->link_device, device)))
         return true;
     if (comm->link)
-        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the ranks are connected by other devices already", function);
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: the ranks are already connected by other devices", function);
     const tarn__link_row *row = find_row(device);
     row = row && !row->is_off() ? row : NULL;
     size_t bytes = sizeof(offer) * (size_t)comm->size;

@@ -312,8 +312,9 @@ tarn_comm *tarn_comm_sockets(int rank, int size, const int *sockets)
     if (tarn_failed())
         return NULL;
     if (size < 1 || size > MAX_RANKS || rank < 0 || rank >= size || !sockets) {
-        tarn__raise(TARN_ERROR_ARGUMENT, "%s: rank %d of %d%s; must be a rank from 0 of 1 to %d", function, rank, size,
-                    sockets ? "" : ", and `sockets` is NULL", MAX_RANKS);
+        tarn__raise(TARN_ERROR_ARGUMENT,
+                    "%s: rank %d of %d%s; expected a rank from 0 to size - 1 and a size from 1 to %d", function, rank,
+                    size, sockets ? "" : ", and `sockets` is NULL", MAX_RANKS);
         return NULL;
     }
     group *g = new_group(rank, size, sockets);

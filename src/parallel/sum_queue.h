@@ -1,4 +1,4 @@
-/* sum_queue.h: sums over ranks on a thread of their own, beside the work of the caller.
+/* sum_queue.h: sums over ranks on their own thread, concurrent with the work of the caller.
  *
  * Sums run one after another in the order in which they are put, which is the same on all ranks: the thread uses the
  * communicator alone from the first put to the wait. A rank without a queue may sum in the same order on its own

@@ -273,7 +273,7 @@ static int find_first(const place *p)
         if (line >= 0)
             close(line);
         if (tarn__platform_seconds() >= end) {
-            tarn__raise(TARN_ERROR_IO, "%s: rank 0 is not there: %s; waited %g s", function, strerror(why),
+            tarn__raise(TARN_ERROR_IO, "%s: rank 0 does not answer: %s; waited %g s", function, strerror(why),
                         wait_seconds());
             return -1;
         }

@@ -59,7 +59,7 @@ bool tarn__ranks_open(const char *function, tarn_trainer *t)
         tarn_comm_set_timeout(r->comm, t->options.rank_timeout);
     if (r->is_fast && r->virtual_ranks < r->size)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: %d ranks are more than the run's virtual_ranks, %" PRId64 "; start at most as many",
+                           "%s: %d ranks exceed the run's virtual_ranks, %" PRId64 "; start at most that many",
                            function, r->size, r->virtual_ranks);
     if (!r->is_fast && r->virtual_ranks % r->size != 0)
         return tarn__raise(TARN_ERROR_ARGUMENT,
@@ -85,7 +85,7 @@ bool tarn__ranks_check_batch(const char *function, const tarn_trainer *t)
                        function, t->micro_batch, t->batch_size / shares, t->batch_size, shares);
 }
 
-/* Why sums of gradients cannot run beside the backward pass; NULL: they can. */
+/* Why sums of gradients cannot run during the backward pass; NULL: they can. */
 static const char *overlap_obstacle(const tarn_trainer *t)
 {
     if (t->options.sync_batchnorm)

@@ -30,7 +30,7 @@ typedef struct tarn__ranks {
     int64_t virtual_ranks;  /* at least 1 */
     bool is_fast;           /* N need not divide L; sums depend on N */
     bool is_tuned;          /* they use the same algorithms */
-    bool overlaps;          /* gradients are summed beside the backward pass, by: */
+    bool overlaps;          /* gradients are summed during the backward pass, by: */
     tarn__sum_queue *queue; /* owned; NULL: not yet */
     bool is_stopped;        /* all ranks have agreed to stop after the last step; more than one rank only */
 } tarn__ranks;

@@ -143,7 +143,7 @@ static bool check_reduce(const char *function, const tarn_trainer *t)
                        function);
 }
 
-/* With one virtual rank there is nothing to exchange. Ranks with more micro-batches than others would wait in vain. */
+/* With one virtual rank there is nothing to exchange. Ranks with more micro-batches than others would time out. */
 static bool check_sync(const char *function, const tarn_trainer *t)
 {
     if (t->options.sync_batchnorm && t->ranks.virtual_ranks % t->ranks.size != 0)

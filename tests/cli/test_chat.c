@@ -165,7 +165,7 @@ static void commands_change_the_conversation(void **state)
     snprintf(lines, sizeof(lines), "/save\nhi\n/save %s\nmore\n/save\n/reset\nhi\n/load %s\nagain\n", scratch("a.json"),
              scratch("a.json"));
     assert_int_equal(chat(lines, "2>&1"), 1); /* the first /save has no name */
-    assert_contains(command_output, "/save: needs the name of a file");
+    assert_contains(command_output, "/save: needs a file name");
     assert_contains(command_output, "(4 messages saved to ");
     assert_contains(command_output, "(4 messages loaded from ");
     snprintf(lines, sizeof(lines), "hi\n/save %s\n/load %s\nagain\n", scratch("a.json"), scratch("model/config.json"));

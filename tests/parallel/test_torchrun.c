@@ -147,7 +147,7 @@ static void missing_ranks_are_one_sentence(void **state)
     assert_error(TARN_ERROR_IO, "comm_torchrun: rank 1 of 3 has not connected; waited 0.2 s");
     set_variables(1, 3, 3);
     assert_null(tarn_comm_torchrun());
-    assert_error(TARN_ERROR_IO, "comm_torchrun: rank 0 is not there: Connection refused; waited 0.2 s");
+    assert_error(TARN_ERROR_IO, "comm_torchrun: rank 0 does not answer: Connection refused; waited 0.2 s");
     int taken = open_socket(true);
     assert_true(taken >= 0);
     set_variables(0, 2, 2);

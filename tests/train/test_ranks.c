@@ -553,7 +553,7 @@ static void fast_reductions_that_are_impossible_are_errors(void **state)
         three[i] = (rank_run){.options = fast(gpt2("many"))};
         three[i].options.virtual_ranks = 2;
     }
-    expect_failure(three, 3, "3 ranks are more than the run's virtual_ranks, 2; start at most as many");
+    expect_failure(three, 3, "3 ranks exceed the run's virtual_ranks, 2; start at most that many");
     for (int i = 0; i < 3; i++) {
         three[i] = (rank_run){.options = fast(resnet("synchronized"))};
         three[i].options.sync_batchnorm = true;

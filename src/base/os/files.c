@@ -172,8 +172,8 @@ bool tarn__output_join(tarn__output *output, const char *function, const char *t
         return true;
     if (output->file < 0)
         tarn__raise(TARN_ERROR_IO,
-                    "%s: '%s', which another rank has created, cannot be opened: %s; the folder must be one that all "
-                    "ranks share",
+                    "%s: '%s', which another rank has created, cannot be opened: %s; all ranks must share the "
+                    "folder",
                     function, temporary, reason(error, (char[128]){0}, 128));
     tarn__output_discard(output);
     return false;

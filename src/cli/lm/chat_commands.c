@@ -133,9 +133,9 @@ static bool read_path(tarn__conversation *c, const char *command, const char *re
     const char *home = getenv("HOME");
     bool is_home = rest[0] == '~' && rest[1] == '/' && home;
     if (!rest[0])
-        return refuse(c, command, "needs the name of a file");
+        return refuse(c, command, "needs a file name");
     if (snprintf(path, size, "%s%s", is_home ? home : "", is_home ? rest + 1 : rest) >= (int)size)
-        return refuse(c, command, "the name of the file is too long");
+        return refuse(c, command, "the file name is too long");
     return true;
 }
 
@@ -275,7 +275,7 @@ static const struct {
     void (*run)(tarn__conversation *c, const char *rest);
 } commands[] = {
     {"help", "", "this list", run_help},
-    {"system", " TEXT", "start over with a system message; none without TEXT", run_system},
+    {"system", " TEXT", "start over with a system message, or with none", run_system},
     {"reset", "", "start over with the same system message", run_reset},
     {"retry", "", "another answer to the last question", run_retry},
     {"edit", " [TEXT]", "change the last question and ask it again", run_edit},

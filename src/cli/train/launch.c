@@ -310,7 +310,7 @@ static int run_job(job *j)
 {
     const char *option = j->has_gpus ? "--gpus" : "--ranks";
     if (!read_arguments(j)) {
-        fprintf(stderr, "tarn %s: %s: the arguments of this process are not known; start it with mpirun -np %d\n",
+        fprintf(stderr, "tarn %s: %s: the arguments of this process cannot be read; start it with mpirun -np %d\n",
                 j->command, option, j->size);
         return TARN__FAILED;
     }

@@ -102,9 +102,10 @@ static void print_steps(FILE *to, const tarn_train_plan *p)
                 : o->sync_batchnorm            ? "this number only: batchnorms have statistics of all ranks"
                                                : "any number that divides them");
     if (p->overlaps)
-        fprintf(to, "              gradients are summed during the backward pass, %g MiB at a time\n", o->bucket_size);
+        fprintf(to, "              gradients are summed during the backward pass, in buckets of %g MiB\n",
+                o->bucket_size);
     if (p->is_sharded)
-        fprintf(to, "              ZeRO-1: optimizer state is divided among them\n");
+        fprintf(to, "              ZeRO-1: optimizer state is divided among the ranks\n");
 }
 
 /* "learning rate 0.1, times 0.1 every 30 epochs" */

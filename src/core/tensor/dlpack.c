@@ -92,13 +92,12 @@ static bool check_export(const char *function, tarn_tensor *tensor)
         return false;
     if (tensor->origin->requires_grad || tensor->origin->grad_fn)
         return tarn__raise(TARN_ERROR_ARGUMENT,
-                           "%s: the tensor requires a gradient, which DLPack cannot carry: detach it first", function);
+                           "%s: the tensor requires a gradient, which DLPack cannot share; detach it first", function);
     tarn_device device = tarn__device(tensor);
     const tarn__backend *backend = tarn__backend_of(device, function);
     return backend && ((!tarn__is_meta(device) && backend->dlpack_memory) ||
-                       tarn__raise(TARN_ERROR_UNSUPPORTED,
-                                   "%s: the tensor is on %s, whose memory has no address that DLPack carries", function,
-                                   backend->name));
+                       tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: the tensor is on %s, whose memory DLPack cannot share",
+                                   function, backend->name));
 }
 
 static exported *share(const char *function, tarn_tensor *tensor)
@@ -205,10 +204,11 @@ static bool find_device(const char *function, const dl_tensor *given, tarn_devic
     int type = given->device.type, memory = type == DL_PINNED ? DL_HOST : type == DL_MANAGED ? DL_DEVICE : type;
     *device = tarn_device_cpu();
     return memory == DL_HOST || find_backend(function, memory, given->device.id, device) ||
-           tarn__raise(TARN_ERROR_UNSUPPORTED,
-                       "%s: the memory is on device %d of DLPack's type %d, which is none of tarn's; `tarn info` lists "
-                       "those",
-                       function, given->device.id, type);
+           tarn__raise(
+               TARN_ERROR_UNSUPPORTED,
+               "%s: the memory is on device %d of DLPack's type %d, which tarn does not have; `tarn info` lists its "
+               "devices",
+               function, given->device.id, type);
 }
 
 /* Fills in shape and strides, and the elements before and behind the first one; false with an error. */
@@ -234,7 +234,7 @@ static bool find_extent(const char *function, const dl_tensor *given, tarn__view
         if (view->shape[i] > 0 &&
             (__builtin_mul_overflow(view->shape[i] - 1, view->stride[i], &reach) ||
              __builtin_add_overflow(*end, reach, end) || *end < -(INT64_MAX / 16) || *end > INT64_MAX / 16))
-            return tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d has %lld elements %lld apart, beyond any memory",
+            return tarn__raise(TARN_ERROR_SHAPE, "%s: axis %d has %lld elements with stride %lld, beyond any memory",
                                function, i, (long long)view->shape[i], (long long)view->stride[i]);
     }
     return true;
@@ -308,7 +308,7 @@ tarn_tensor *tarn_dlpack_import(struct DLManagedTensorVersioned *managed)
     }
     owner memory = {.versioned = managed};
     if (tarn_failed() || managed->version.major != DL_MAJOR) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: the struct is of DLPack %u.%u; tarn reads versions 1.x", function,
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: the struct has DLPack version %u.%u; expected 1.x", function,
                     managed->version.major, managed->version.minor);
         delete_managed(&memory);
         return NULL;

@@ -7,7 +7,7 @@
  * Before a step that decodes alone, the draft computes what it lacks of each request's tokens, a prompt in chunks of
  * .prompt_tokens over several steps, and then continues the texts greedily, all requests in one batch, a pass per
  * proposed token. The lock is not held meanwhile; these requests count as in the step, so that they are cancelled
- * after it. Proposals stand behind a request's tokens and are sampled as n-grams are (engine_speculate.c): which tokens
+ * after it. Proposals come after a request's tokens and are sampled as n-grams are (engine_speculate.c): which tokens
  * the draft proposes, and whether its cache was shared, never changes a request's tokens. */
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * gives up its pages and waits. The oldest request always fits. Then one forward pass over all planned tokens, one
  * sample for each request whose tokens are all computed (engine_sample.c), and full pages are published.
  *
- * A request that decodes may have proposals behind its token, n-grams (engine_speculate.c) or those of a draft model
+ * A request that decodes may have proposals after its token, n-grams (engine_speculate.c) or those of a draft model
  * (engine_draft.c): they are computed with it, and what was not sampled is as if it had not been.
  *
  * A request waits for a prefix that another one is computing, and then shares its pages: several samples of one prompt

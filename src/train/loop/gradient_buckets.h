@@ -5,7 +5,7 @@
  * parameters backward finishes first come first. Every element is summed by the same tree whatever the buckets are, so
  * they do not change a bit of the result.
  *
- * With a queue (parallel/sum_queue.h) the sums run beside the backward pass of the last own virtual rank's last
+ * With a queue (parallel/sum_queue.h) the sums run during the backward pass of the last own virtual rank's last
  * micro-batch: a bucket is put once no gradient of it, nor of a bucket before it, is still to come. */
 #ifndef TARN__GRADIENT_BUCKETS_H
 #define TARN__GRADIENT_BUCKETS_H

@@ -2,7 +2,7 @@
  *
  * A rank runs its virtual ranks one after the other. The micro-batches of a virtual rank are accumulated in the flat
  * gradient buffers of the optimizer as in any step; then the buffers are a leaf of a tree sum (parallel/tree.h) and are
- * overwritten by the next virtual rank. The sums are taken in buckets, beside the last backward pass where the run
+ * overwritten by the next virtual rank. The sums are taken in buckets, during the last backward pass where the run
  * overlaps them (gradient_buckets.h). Random numbers start at a counter of the global micro-batch. Buffers that a
  * step changes (running statistics of a batchnorm) start anew for each virtual rank, and become the mean over all of
  * them. The loss is read per virtual rank and summed on the host by the same tree.
