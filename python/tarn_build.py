@@ -2,7 +2,7 @@
 command, which go into the package next to its Python files.
 
 Settings (`pip install ./python -C NAME=VALUE`):
-    build-dir=FOLDER    a configured build of tarn to take them from; else build/python of the source tree is made
+    build-dir=FOLDER    a configured build of tarn to take them from; by default build/python of the source tree
     cuda=ON             builds the CUDA backend too, which needs nvcc
     opencl=ON           builds the OpenCL backend too
 """
@@ -28,7 +28,7 @@ LEFT_OUT = ("tests/", "python/", ".ci/", "debian/")
 
 
 class BuildError(Exception):
-    """Why there is no wheel."""
+    """An error of the build."""
 
 
 def version():
@@ -52,7 +52,7 @@ def switches(settings):
 
 
 def run(*command):
-    """Runs a command; its output is the builder's."""
+    """Runs a command, with its output on that of the builder."""
     print("tarn:", *command, flush=True)
     try:
         subprocess.run([str(part) for part in command], check=True)
@@ -91,7 +91,7 @@ def package_files(stage, wants_backends):
 
 
 def metadata():
-    """METADATA of pyproject.toml's facts; the version is that of the C project."""
+    """METADATA from pyproject.toml; the version is that of the C project."""
     readme = (HERE / "README.md").read_text(encoding="utf-8")
     return (f"Metadata-Version: 2.1\nName: tarn\nVersion: {version()}\n"
             "Summary: Train and run neural networks: tensors, autograd, modules, language models\n"
@@ -127,14 +127,14 @@ class Wheel:
 
 
 def info_files():
-    """(name, text) of what says what the wheel is."""
+    """(name, text) of the files in dist-info."""
     yield "METADATA", metadata()
     yield "WHEEL", f"Wheel-Version: 1.0\nGenerator: tarn_build\nRoot-Is-Purelib: false\nTag: {tag()}\n"
     yield "entry_points.txt", "[console_scripts]\ntarn = tarn.__main__:main\n"
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    """Called by pip, which else would build to know what it builds."""
+    """Called by pip, which would otherwise build the wheel for its metadata."""
     switches(config_settings)
     info = f"tarn-{version()}.dist-info"
     Path(metadata_directory, info).mkdir()

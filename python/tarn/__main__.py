@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Becomes the command; returns only if there is none."""
+    """Replaces the process by the command; returns only if there is none."""
     bundled = Path(__file__).with_name("bin") / "tarn"
     command = str(bundled) if bundled.is_file() else os.environ.get("TARN_COMMAND") or shutil.which("tarn")
     if not command:

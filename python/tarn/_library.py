@@ -1,7 +1,7 @@
-"""libtarn, found and loaded; its errors as exceptions; who owns what.
+"""Finding and loading libtarn; errors as exceptions; ownership of handles.
 
-ctypes releases the interpreter's lock during every call, so other threads run while tarn computes. Errors are kept per
-thread by the library and cleared by the exception."""
+ctypes releases the global interpreter lock during every call, so other threads run while tarn computes. The library
+stores errors per thread; raising the exception clears the error."""
 import ctypes
 import ctypes.util
 import os
@@ -59,7 +59,7 @@ class FileError(Error, OSError):
 
 
 class FormatError(Error, ValueError):
-    """A malformed file or text."""
+    """A malformed file or string."""
 
     code = "format"
 
@@ -139,7 +139,7 @@ def check() -> None:
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function of the library; its error is an exception."""
+    """Calls a function of the library; an error is raised as an exception."""
     try:
         result = function(*arguments)
     except ctypes.ArgumentError as error:  # which is no TypeError
@@ -149,7 +149,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Scope:
-    """Temporaries of a call, which are freed with it."""
+    """A scope for temporaries, which are freed at its end."""
 
     __slots__ = ("_scope", )
 
@@ -171,7 +171,7 @@ def keep(tensor: Optional[int]) -> int:
 
 
 def kept(function: Callable[..., Any], *arguments: Any) -> int:
-    """A handle on the result of a function that makes a tensor."""
+    """A handle on the result of a function that returns a tensor."""
     with Scope():
         return keep(call(function, *arguments))
 
@@ -180,7 +180,7 @@ _owners = threading.RLock()
 
 
 class Owner:
-    """A handle of the library and what it borrows, which is freed after it in whatever order Python lets go."""
+    """A handle of the library and what it borrows, which is freed after it, in whatever order Python drops them."""
 
     __slots__ = ("handle", "_free", "_borrowed", "_users")
 
@@ -225,7 +225,7 @@ class Owner:
         return self._free is None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Two objects would free one handle."""
+        """Not supported: two objects would free one handle."""
         raise TypeError("objects of tarn cannot be copied or pickled: create another one, and load its weights by "
                         "load_state_dict() or from a file")
 
@@ -239,7 +239,7 @@ class Owner:
 
 
 class Changes:
-    """Counts changes of weights: what was computed before one is not used after it."""
+    """Counts changes of weights, to invalidate results computed before a change."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -267,12 +267,12 @@ def text_of(address: Optional[int], length: int) -> bytes:
 
 
 def address_of(name: str) -> Any:
-    """A function of the library whose text is not ended by its first 0: the result is an address."""
+    """A function of the library whose string may contain zero bytes: the result is an address."""
     return ctypes.CFUNCTYPE(ctypes.c_void_p, *_c.PROTOTYPES[name][1])((name, lib))
 
 
 def path_of(path: PathLike) -> bytes:
-    """A path as the library takes it."""
+    """A path as bytes, as the library expects it."""
     return os.fsencode(path)
 
 

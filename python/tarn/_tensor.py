@@ -19,9 +19,9 @@ Index = Union[None, int, slice, "Tensor", Any]
 
 
 class Tensor(Operators):
-    """A view of memory on one device. `tarn.tensor()`, `tarn.zeros()` and others make one.
+    """A view of memory on one device; created by `tarn.tensor()`, `tarn.zeros()` and others.
 
-    A tensor may be read by several threads and written by one; any thread may let go of it."""
+    A tensor may be read by several threads and written by one; any thread may drop it."""
 
     __slots__ = ("_handle", "__weakref__")
     __array_ufunc__ = None  # array + tensor is a tensor
@@ -126,7 +126,7 @@ class Tensor(Operators):
 
     @property
     def grad(self) -> Optional["Tensor"]:
-        """The accumulated gradient, None if there is none yet. The next step overwrites it: clone what is kept."""
+        """The accumulated gradient, or None. The next step overwrites it: clone it to keep it."""
         gradient = call(lib.tarn_grad, self._handle)
         return Tensor._wrap(keep(gradient)) if gradient else None
 
@@ -142,10 +142,10 @@ class Tensor(Operators):
             lib.tarn_backward_from_sized(self._handle, given, ctypes.byref(chosen), ctypes.sizeof(chosen))
         check()
 
-    # ---- moving
+    # ---- devices and dtypes
 
     def to(self, target: Union[DeviceLike, DType], dtype: Optional[DTypeLike] = None) -> "Tensor":
-        """On another device, of another dtype, or both: x.to("cuda"), x.to(tarn.bfloat16), x.to("cpu", "f32")."""
+        """The tensor on another device, with another dtype, or both: x.to("cuda"), x.to("cpu", "f32")."""
         result = self
         if isinstance(target, DType):
             result = result.to_dtype(target)
@@ -154,11 +154,11 @@ class Tensor(Operators):
         return result if dtype is None else result.to_dtype(dtype)
 
     def cpu(self) -> "Tensor":
-        """On the CPU."""
+        """The tensor on the CPU."""
         return self.to("cpu")
 
     def float(self) -> "Tensor":
-        """As f32."""
+        """The tensor as f32."""
         return self.to_dtype(DType.F32)
 
     def copy_(self, source: Any) -> "Tensor":
@@ -181,7 +181,7 @@ class Tensor(Operators):
         return values
 
     def tolist(self) -> Any:
-        """The elements as nested lists; a number where there are no axes."""
+        """The elements as nested lists; a number for a tensor without axes."""
         flat: List[Any] = self._flat().tolist()
         if self.dtype == DType.BOOL:
             flat = [bool(value) for value in flat]
@@ -312,7 +312,7 @@ class Tensor(Operators):
     # ---- NumPy and DLPack
 
     def numpy(self) -> Any:
-        """A NumPy array on the same memory, without a copy; the tensor must be on the CPU and without a gradient."""
+        """A NumPy array on the same memory, without a copy; the tensor must be on the CPU and require no gradient."""
         import numpy
         if self.dtype == DType.BF16:
             raise TypeError("numpy() of bf16, which NumPy does not have: use x.float().numpy()")
@@ -334,7 +334,7 @@ class Tensor(Operators):
             return CPU, 0
         if device.type == "cuda":
             return CUDA, device.index
-        raise BufferError(f"the tensor is on {device}; DLPack can share the CPU and CUDA")
+        raise BufferError(f"the tensor is on {device}; DLPack shares tensors on the CPU and CUDA")
 
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
                    dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
@@ -356,7 +356,7 @@ class Tensor(Operators):
 def from_dlpack(source: Any, *, copy: Optional[bool] = None) -> Tensor:
     """A tensor on the memory of a NumPy array, a PyTorch tensor or another object of DLPack's protocol.
 
-    Read-only memory alone is copied; with `copy=False` that is an error, with `copy=True` there is always a copy."""
+    Only read-only memory is copied; with `copy=False` that is an error, `copy=True` always copies."""
     if _dlpack.is_capsule(source):
         result = Tensor._wrap(_dlpack.take(source, copy))
     else:
@@ -373,7 +373,7 @@ def from_dlpack(source: Any, *, copy: Optional[bool] = None) -> Tensor:
     return result.clone() if copy else result
 
 
-# ---- making tensors
+# ---- creating tensors
 
 
 def _flatten(values: Any, shape: List[int], depth: int, flat: List[Any]) -> None:
@@ -457,7 +457,7 @@ def ones(*shape: Any, dtype: DTypeLike = DType.F32, device: Optional[DeviceLike]
 
 def full(shape: Sequence[int], value: float, dtype: DTypeLike = DType.F32,
          device: Optional[DeviceLike] = None) -> Tensor:
-    """Filled with a value."""
+    """A tensor filled with a value."""
     return _created(lib.tarn_full, tuple(shape), value, dtype=dtype, device=device, requires_grad=False)
 
 
@@ -475,7 +475,7 @@ def randn(*shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike = D
 
 def arange(begin: float, end: Optional[float] = None, step: float = 1, dtype: Optional[DTypeLike] = None,
            device: Optional[DeviceLike] = None) -> Tensor:
-    """The values begin, begin + step ... below `end`; with one argument from 0. Integers give i64, others f32."""
+    """The values begin, begin + step ... below end; a single argument is the end. Integers give i64, others f32."""
     first, last = (0, begin) if end is None else (begin, end)
     inferred = DType.I64 if all(isinstance(value, int) for value in (first, last, step)) else DType.F32
     chosen = inferred if dtype is None else dtype_of(dtype)
@@ -500,7 +500,7 @@ def ones_like(like: Tensor) -> Tensor:
 
 
 class no_grad(contextlib.ContextDecorator):  # pylint: disable=invalid-name; torch's name
-    """Nothing is recorded on this thread: `with tarn.no_grad():`, or `@tarn.no_grad()` over a function."""
+    """Disables recording on this thread: `with tarn.no_grad():`, or `@tarn.no_grad()` over a function."""
 
     def __enter__(self) -> "no_grad":
         lib.tarn_no_grad_open()

@@ -8,7 +8,7 @@ from ._library import call, lib
 
 
 class DType(enum.IntEnum):
-    """Element type of a tensor; `tarn.float32` and so on are its short names."""
+    """Element type of a tensor; also as `tarn.float32` and so on."""
 
     F32 = _c.TARN_F32
     F64 = _c.TARN_F64
@@ -43,7 +43,7 @@ class DType(enum.IntEnum):
 
     @property
     def is_quantized(self) -> bool:
-        """True for the block formats of GGUF."""
+        """True for the quantized types of GGUF."""
         return self >= DType.Q8_0
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ DeviceLike = Union[Device, str]
 
 
 def device_of(value: Optional[DeviceLike]) -> Any:
-    """The library's struct of a device; None is the CPU."""
+    """The library's struct for a device; None is the CPU."""
     if value is None:
         return lib.tarn_device_cpu()
     return (value if isinstance(value, Device) else Device(value))._value
@@ -152,7 +152,7 @@ def devices() -> List[Device]:
 
 
 def listed(sizes: Sequence[Any]) -> Sequence[int]:
-    """Sizes or axes that are given one by one, or as one tuple or list."""
+    """Sizes or axes, given as separate arguments or as one tuple or list."""
     return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
 

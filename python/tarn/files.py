@@ -78,7 +78,7 @@ class Safetensors(_File):
 
 
 class GGUF(_File):
-    """A GGUF file as a mapping of tensors, which may be quantized. On the CPU they are views of the file."""
+    """A GGUF file as a mapping of tensors, which may be quantized. On the CPU they are views of the mapped file."""
 
     _kind = "gguf"
 
@@ -86,14 +86,14 @@ class GGUF(_File):
         return Tensor._wrap(kept(lib.tarn_gguf_tensor, self._owner.handle, self._number(name), self._device))
 
     def dtype_name(self, name: str) -> str:
-        """Type of a tensor as the format calls it: "Q4_K"."""
+        """Name of a tensor's type in the format: "Q4_K"."""
         entry = _c.tarn_gguf_entry()
         self._call("info", self._number(name), ctypes.byref(entry))
         return (entry.dtype_name or b"").decode()
 
     @property
     def metadata(self) -> Dict[str, Value]:
-        """All keys with their values; arrays of arrays are left out."""
+        """All keys with their values, without arrays of arrays."""
         value, found = _c.tarn_gguf_value(), {}
         for number in range(self._call("metadata_count")):
             self._call("metadata_at", number, ctypes.byref(value))

@@ -35,7 +35,7 @@ def handle_of(tensor: Optional[Tensor]) -> Optional[int]:
 
 
 def chosen(table: Dict[str, int], name: str, what: str) -> int:
-    """The value of a name; an error lists what there is."""
+    """The value of a name; the error lists the known names."""
     if name not in table:
         raise ValueError(f"{what} is '{name}'; it must be {', '.join(table)}")
     return table[name]
@@ -54,7 +54,7 @@ def _handles(tensors: Sequence[Tensor]) -> Any:
 
 
 def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """a where the bool tensor `condition` holds, b elsewhere."""
+    """a where the bool tensor `condition` is true, b elsewhere."""
     return tensor_of(condition)._apply(lib.tarn_where, handle_of(a), handle_of(b))
 
 
@@ -69,7 +69,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def split(x: Tensor, sizes: Sequence[int], axis: int = 0) -> List[Tensor]:
-    """Views of the given sizes, which add up to the axis."""
+    """Views of the given sizes, which add up to the size of the axis."""
     parts = (ctypes.c_void_p * len(sizes))()
     with Scope():
         lib.tarn_split(handle_of(x), axis, (ctypes.c_int64 * len(sizes))(*sizes), len(sizes), parts)
@@ -152,7 +152,7 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """In training each element zeroed with probability p, the others divided by 1 - p."""
+    """In training mode zeroes each element with probability p and divides the others by 1 - p."""
     return tensor_of(x)._apply(lib.tarn_dropout, p) if training else x
 
 
@@ -182,13 +182,13 @@ def rms_norm(x: Tensor, weight: Optional[Tensor] = None, epsilon: float = 1e-6) 
 
 def group_norm(x: Tensor, groups: int, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None,
                epsilon: float = 1e-5) -> Tensor:
-    """Normalization over each group of neighbouring channels in each sample."""
+    """Normalization over each group of adjacent channels in each sample."""
     return tensor_of(x)._apply(lib.tarn_groupnorm, groups, handle_of(weight), handle_of(bias), epsilon)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float = 0.0, dropout_p: float = 0.0,
               window: int = 0, softcap: float = 0.0) -> Tensor:
-    """softmax(q · kᵀ · scale) · v for q [B, H, T, D] and k, v [B, KV, S, D], without T × S weights in memory.
+    """softmax(q · kᵀ · scale) · v for q [B, H, T, D] and k, v [B, KV, S, D], without storing the T × S weights.
 
     `scale` 0 is 1 / sqrt(D). Queries are aligned at the end of the keys."""
     given = options(_c.tarn_attention_options, causal=causal, scale=scale, dropout=dropout_p, window=window,

@@ -73,7 +73,7 @@ def _output(made: Any) -> Output:
 
 
 def _config(kind: Any, arch: str, config: Mapping[str, Any]) -> Dict[str, Any]:
-    """Fields of a configuration's struct; a token that is given is one that the model has."""
+    """Fields of a configuration's struct; giving a token sets that the model has it."""
     fields = dict(kind._fields_)
     made: Dict[str, Any] = {} if arch == "gpt2" else {"arch": arch.encode()}
     for name, value in config.items():
@@ -99,7 +99,7 @@ class Model(Module):
         for output in model.stream("Once upon a time", max_tokens=100):
             print(output.text, end="", flush=True)
 
-    Called with i64 or i32 tokens [B, T] it returns logits [B, T, vocab_size]. A model is out of training mode."""
+    Called with i64 or i32 tokens [B, T] it returns logits [B, T, vocab_size]. A model opens in evaluation mode."""
 
     tokenizer: Optional[Tokenizer]
     _idle: List[Tuple[int, Owner]]  # with the count of changes when they began
@@ -179,7 +179,7 @@ class Model(Module):
 
     def add_adapter(self, rank: int, alpha: float = 0.0, dropout: float = 0.0, targets: Optional[Sequence[str]] = None,
                     seed: int = 0, dtype: DTypeLike = "f32") -> None:
-        """Adds LoRA adapters and freezes all other parameters; make the optimizer after it.
+        """Adds LoRA adapters and freezes all other parameters; create the optimizer after it.
 
         alpha 0 is 8; targets: names of layers ("q_proj"), None: all linear layers but the head."""
         names = None if targets is None else ",".join(targets).encode()
@@ -207,7 +207,7 @@ class Model(Module):
     # ---- generation
 
     def _take(self) -> Owner:
-        """An idle generator, whose KV cache knows what it read last, or a new one."""
+        """An idle generator, whose KV cache holds its last text, or a new one."""
         while self._idle:
             count, generator = self._idle.pop()
             if count == changes.count:
@@ -260,7 +260,7 @@ class Model(Module):
         """The answer to messages [{"role": "user", "content": ...}], token by token; arguments as those of stream(),
         max_tokens 0 by default.
 
-        With messages that continue those of the call before, only the new ones are computed."""
+        If the messages continue those of the previous call, only the new ones are computed."""
         if self.tokenizer is None:
             raise ValueError("chat: the model was loaded without its tokenizer")
         given.setdefault("max_tokens", 0)
@@ -279,7 +279,7 @@ def convert(source: PathLike, target: PathLike, quantize: Optional[DTypeLike] = 
     """Converts a model between a Hugging Face folder and a GGUF file, which `target` is if it ends in ".gguf".
 
     quantize: type of the weights of a GGUF file; mixture: several types instead, by llama.cpp's name ("Q4_K_M").
-    importance: "text:FILE" or an imatrix file. adapter: LoRA adapters to merge. replace: an existing target, too."""
+    importance: "text:FILE" or an imatrix file. adapter: LoRA adapters to merge. replace: replace the target."""
     given = options(_c.tarn_convert_options, quantize=quantize is not None or mixture is not None, replace=replace,
                     type=None if quantize is None else int(dtype_of(quantize)),
                     mixture=None if mixture is None else mixture.encode(),

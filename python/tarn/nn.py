@@ -1,7 +1,7 @@
 """Modules: layers with named parameters. Names and shapes equal PyTorch's for the same network.
 
-Layers of the library compute in it; a class of your own derives from Module, assigns modules and Parameters to
-attributes, and defines forward()."""
+The layers compute in the library. Your own class derives from Module, assigns modules and Parameters to attributes, and
+defines forward()."""
 import ctypes
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
@@ -16,7 +16,7 @@ M = TypeVar("M", bound="Module")
 
 
 class Parameter(Tensor):
-    """A tensor that becomes a parameter of the module whose attribute it is assigned to."""
+    """A tensor that becomes a parameter of the module to which it is assigned."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ class Module:
         me = weakref.ref(self)
 
         def forward(_: int, x: int, __: Optional[int]) -> Optional[int]:
-            """Computes with a module of Python inside one of the library."""
+            """Calls the forward() of a Python module from a module of the library."""
             try:
                 module = me()
                 if module is None:
@@ -65,7 +65,7 @@ class Module:
         return self._owner.handle
 
     def _adopt(self, name: str, child: "Module") -> None:
-        """Keeps a child that the library has been given."""
+        """Retains a child that the library now owns."""
         child._owner.give_to(self._owner)
         self._children[name] = child
 
@@ -118,12 +118,12 @@ class Module:
         return self.forward(*arguments, **named)
 
     def train(self: M, mode: bool = True) -> M:
-        """Training mode, initially on: it changes dropout and batch norm."""
+        """Training mode, which is the default; it affects dropout and batch norm."""
         call(lib.tarn_module_train, self._handle, mode)
         return self
 
     def eval(self: M) -> M:
-        """No training mode."""
+        """Evaluation mode."""
         return self.train(False)
 
     @property
@@ -163,11 +163,11 @@ class Module:
         return Tensor._wrap(keep(lib.tarn_module_find(self._handle, name.encode())))
 
     def state_dict(self) -> Dict[str, Tensor]:
-        """Parameters and buffers by name: the module's own, not copies."""
+        """Parameters and buffers by name, not copies."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies values into parameters and buffers of the same names; all of them, and no others."""
+        """Copies values into the parameters and buffers; the names must be exactly theirs."""
         own = self.state_dict()
         wrong = sorted(set(own) ^ set(state))
         if wrong:
@@ -184,7 +184,7 @@ class Module:
             tensor.zero_grad()
 
     def requires_grad_(self: M, required: bool = True) -> M:
-        """Unfreezes or freezes all parameters; before the optimizer is made."""
+        """Unfreezes or freezes all parameters; call it before the optimizer is created."""
         call(lib.tarn_module_freeze, self._handle, not required)
         return self
 
@@ -279,7 +279,7 @@ class RMSNorm(_Layer):
 
 
 class GroupNorm(_Layer):
-    """Group norm: `groups` groups of neighbouring channels."""
+    """Group norm over `groups` groups of adjacent channels."""
 
     def __init__(self, groups: int, channels: int, epsilon: float = 1e-5, affine: bool = True, *,
                  dtype: DTypeLike = DType.F32, device: Optional[DeviceLike] = None) -> None:
@@ -371,7 +371,7 @@ class GlobalAvgPool2d(_Layer):
 
 
 class Upsample(_Layer):
-    """Images [N, C, H, W] of another size, given or by a factor; mode "nearest" or "bilinear"."""
+    """Resizes images [N, C, H, W] to a size or by a factor; mode "nearest" or "bilinear"."""
 
     def __init__(self, size: Pair = 0, scale: Union[float, Tuple[float, float]] = 0.0, mode: str = "nearest",
                  align_corners: bool = False) -> None:
@@ -449,7 +449,7 @@ class _Recurrent(_Layer):
                      no_bias=not bias, dropout=dropout, dtype=_dtype(dtype)))
 
     def _from_state(self, x: Tensor, h: Optional[Tensor], c: Optional[Tensor]) -> List[Optional[Tensor]]:
-        """The result and the state after the last step; None for a cell state that a GRU has not."""
+        """The result and the state after the last step; the cell state of a GRU is None."""
         first, last = _c.tarn_recurrent_state(h=handle_of(h), c=handle_of(c)), _c.tarn_recurrent_state()
         with Scope():
             y = lib.tarn_recurrent_forward(self._handle, handle_of(x), ctypes.byref(first), ctypes.byref(last))

@@ -42,7 +42,7 @@ def _adam(beta1: float, beta2: float, epsilon: float) -> Dict[str, float]:
 
 
 class Optimizer:
-    """What all optimizers have."""
+    """Base class of the optimizers."""
 
     def __init__(self, function: Callable[..., Any], kind: Any, module: Module, **values: Any) -> None:
         if not isinstance(module, Module):
@@ -127,7 +127,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Optimizer):
-    """AdamW, as torch.optim.AdamW; vectors (biases, norms) decay with `decay_all` alone."""
+    """AdamW, as torch.optim.AdamW; vectors (biases, norms) decay only with `decay_all`."""
 
     def __init__(self, module: Module, lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8,
                  weight_decay: float = 0.0, decay_all: bool = False,
@@ -146,7 +146,7 @@ class EMA:
         self._owner = Owner(handle, lib.tarn_ema_free, optimizer._owner, module._owner)
 
     def update(self) -> None:
-        """Adds the current parameters to the average: after each step."""
+        """Adds the current parameters to the average; call it after each step."""
         call(lib.tarn_ema_update, self._owner.handle)
 
     def __enter__(self) -> "EMA":

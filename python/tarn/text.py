@@ -1,4 +1,4 @@
-"""Tokenizers, chat templates, and text as its ids come."""
+"""Tokenizers, chat templates and streaming decoding."""
 import ctypes
 import json
 from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
@@ -18,7 +18,7 @@ def int32_array(ids: Any) -> Any:
 
 
 class Tokenizer:
-    """A tokenizer; it never changes, and any number of threads may use it."""
+    """A tokenizer, which any number of threads may use."""
 
     def __init__(self, path: PathLike) -> None:
         """Opens a Hugging Face folder, a tokenizer.json, a GGUF file, or SentencePiece's or tiktoken's file."""
@@ -59,14 +59,14 @@ class Tokenizer:
         return self._owner.handle
 
     def encode(self, text: Union[str, bytes], add_special: bool = False, special_as_text: bool = False) -> List[int]:
-        """Ids of a text; special tokens in it are parsed unless they shall be text."""
+        """Ids of a text; special tokens in it are parsed unless they are to be text."""
         encoded, count = text.encode() if isinstance(text, str) else text, ctypes.c_int64()
         given = options(_c.tarn_encode_options, add_special=add_special, special_as_text=special_as_text)
         ids = lib.tarn_tokenizer_encode_sized(self._handle, encoded, len(encoded), *given, ctypes.byref(count))
         return _taken(ids, count)
 
     def decode(self, ids: Sequence[int], errors: str = "replace") -> str:
-        """The text of ids, special ones as their text."""
+        """The text of ids, with special tokens as text."""
         return self.decode_bytes(ids).decode(errors=errors)
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
@@ -101,7 +101,7 @@ class Tokenizer:
     def apply_chat_template_with_mask(self, messages: Sequence[Message],
                                       tools: Optional[Sequence[Mapping[str, Any]]] = None,
                                       variables: Optional[Mapping[str, Any]] = None) -> Tuple[List[int], List[bool]]:
-        """Ids of messages, and which of them the assistant writes: the tokens that fine-tuning has a loss on."""
+        """Ids of messages, and the loss mask for fine-tuning: which of them the assistant writes."""
         given, mask = self._chat(False, tools, None, variables), ctypes.POINTER(ctypes.c_uint8)()
         count = ctypes.c_int64()
         encoded = json.dumps(list(messages)).encode()

@@ -1,4 +1,4 @@
-"""Training runs, as of `tarn train`: options by name, reports to a callback, checkpoints and a report in a folder."""
+"""Training runs as those of `tarn train`: options by name, reports to a callback, and a run folder."""
 import ctypes
 import math
 import os
@@ -95,7 +95,7 @@ class Trainer:
 
     @classmethod
     def resume(cls, folder: PathLike, **changes: Value) -> "Trainer":
-        """Resumes the run in a folder from its last checkpoint; the options that may change are given."""
+        """Resumes the run in a folder from its last checkpoint; options that may change can be given."""
         struct, trainer = _options(changes), cls.__new__(cls)
         handle = call(lib.tarn_trainer_resume_sized, path_of(folder), ctypes.byref(struct), ctypes.sizeof(struct))
         trainer._owner = Owner(handle, lib.tarn_trainer_free)
