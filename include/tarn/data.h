@@ -221,7 +221,7 @@ typedef enum tarn_table_task {
 /* Options of tarn_table_encoder_new(); zero is every field's default. */
 typedef struct tarn_table_encoder_options {
     const char *target; /* column: name, number from 1, or from the last ("-1"); default: the last one */
-    const char *drop;   /* columns to leave out, separated by commas; default: none */
+    const char *drop;   /* columns to ignore, separated by commas; default: none */
     tarn_table_task task;
     /* fraction of the rows for validation, at random, per class in classification; default 0.1, negative: none */
     double val_fraction;
@@ -231,7 +231,7 @@ typedef struct tarn_table_encoder_options {
 /* Fits an encoder to the training rows. Numbers are normalized by mean and standard deviation; a missing one becomes
  * the mean. Categories become one-hot vectors with one place for all words that occur once or not at all; a missing one
  * becomes the most frequent. Columns with missing values get another input that is 1 where the value was missing.
- * Columns whose words are all different are left out. The caller owns the encoder. `...` is a const
+ * Columns whose words are all different are ignored. The caller owns the encoder. `...` is a const
  * tarn_table_encoder_options *, or NULL. */
 TARN_API tarn_table_encoder *
 tarn_table_encoder_new_sized(const tarn_table *table, const tarn_table_encoder_options *options, size_t options_size);
@@ -260,7 +260,7 @@ TARN_API void tarn_table_encoder_free(tarn_table_encoder *encoder);
 typedef enum tarn_table_part { TARN_TABLE_ALL = 0, TARN_TABLE_TRAINING, TARN_TABLE_VALIDATION } tarn_table_part;
 
 /* The rows of a table as samples: "x", f32 [features], and "label", i64 [] (a class) or f32 [] (a normalized number).
- * Rows without a target are left out; a class unknown to the encoder is an error. The training part is the one that the
+ * Rows without a target are skipped; a class unknown to the encoder is an error. The training part is the one that the
  * encoder was fitted to. Retains table and encoder; the caller owns the dataset. */
 TARN_API tarn_dataset *tarn_dataset_table(tarn_table *table, tarn_table_encoder *encoder, tarn_table_part part);
 
