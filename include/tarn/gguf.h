@@ -3,7 +3,11 @@
  *
  * A file is memory-mapped: opening one of many gigabytes reads its header only. It must not be truncated while it or
  * a tensor of it is in use: the system then ends the program (SIGBUS) when a missing page is read. Replacing it by
- * rename, as tarn does, is safe. Files are not trusted: the whole header is validated on open. */
+ * rename, as tarn does, is safe. Files are not trusted: the whole header is validated on open.
+ *
+ * A model in shards ("name-00001-of-00003.gguf" …) opens as one file: by the path of any of its shards, which are in
+ * one folder, with the metadata of the first and the tensors of all. A missing shard, or one of another model, is an
+ * error. */
 #ifndef TARN_GGUF_H
 #define TARN_GGUF_H
 
@@ -47,7 +51,7 @@ typedef struct tarn_gguf_entry {
     const char *dtype_name;  /* as the format calls it: "Q4_K" */
     tarn_dtype dtype;        /* TARN_DTYPE_COUNT: not a dtype of tarn */
     tarn_shape shape;        /* row-major: the last axis is contiguous (the format lists it first) */
-    int64_t position, bytes; /* offset of its elements from the beginning of the file */
+    int64_t position, bytes; /* offset of its elements from the beginning of the file (of several: of its own) */
 } tarn_gguf_entry;
 
 /* Header entry of one metadata key. */
@@ -58,13 +62,13 @@ typedef struct tarn_gguf_value {
     int64_t count;          /* of an array; else 1 */
 } tarn_gguf_value;
 
-/* Opens a file and validates its header. The caller owns it and closes it. */
+/* Opens a file, with all shards of a sharded model, and validates its header. The caller owns it and closes it. */
 TARN_API tarn_gguf *tarn_gguf_open(const char *path);
 
 /* Closes a file; tensors taken from it stay valid. NULL is allowed; works while an error is pending. */
 TARN_API void tarn_gguf_close(tarn_gguf *file);
 
-/* Number of tensors, and name of one of them, in header order. Borrowed from the file. */
+/* Number of tensors, and name of one of them, in header order, shard by shard. Borrowed from the file. */
 TARN_API int tarn_gguf_count(const tarn_gguf *file);
 TARN_API const char *tarn_gguf_name(const tarn_gguf *file, int index);
 
@@ -126,7 +130,8 @@ TARN_API bool tarn_gguf_add_array(tarn_gguf_writer *writer, const char *key, tar
 TARN_API bool tarn_gguf_add_strings(tarn_gguf_writer *writer, const char *key, const char *const *texts,
                                     const size_t *lengths, int64_t count);
 
-/* Adds key number `index` of another file, byte for byte. */
+/* Adds key number `index` of another file, byte for byte. The keys that describe the shards of a sharded model
+ * ("split.count" and others) are skipped: the new file is whole. */
 TARN_API bool tarn_gguf_add_from(tarn_gguf_writer *writer, const tarn_gguf *file, int index);
 
 /* Adds a tensor of any device and layout under a name: f32, f16, bf16 or quantized. The writer retains it and writes

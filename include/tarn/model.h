@@ -308,10 +308,10 @@ typedef struct tarn_model_open_options {
 } tarn_model_open_options;
 
 /* Opens a language model, out of training mode, as in transformers; tarn_module_train() enables dropout. The path is
- * one of: a GGUF file, by the suffix ".gguf", whose quantized weights stay quantized and are not trained; a Hugging
- * Face folder (config.json, weights in model.safetensors, or in the shards of model.safetensors.index.json; names of a
- * GPT-2 may lack the prefix "transformer."); or a folder of adapters alone (tarn/lora.h, PEFT), which opens as
- * the base model that its adapter_config.json names, with the adapters.
+ * one of: a GGUF file, by the suffix ".gguf", or any shard of several (tarn/gguf.h), whose quantized weights stay
+ * quantized and are not trained; a Hugging Face folder (config.json, weights in model.safetensors, or in the shards of
+ * model.safetensors.index.json; names of a GPT-2 may lack the prefix "transformer."); or a folder of adapters alone
+ * (tarn/lora.h, PEFT), which opens as the base model that its adapter_config.json names, with the adapters.
  *
  * Unsupported settings of config.json (an activation, a kind of RoPE scaling …) are an error that names them. If
  * the device lacks memory, the error says how much is missing and how many layers would fit. `...` is a const

@@ -78,7 +78,8 @@ class Safetensors(_File):
 
 
 class GGUF(_File):
-    """A GGUF file as a mapping of tensors, which may be quantized. On the CPU they are views of the mapped file."""
+    """A GGUF file, or all shards of one by the path of any, as a mapping of tensors, which may be quantized. On the CPU
+    they are views of the mapped file."""
 
     _kind = "gguf"
 

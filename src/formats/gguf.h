@@ -1,7 +1,7 @@
 /* gguf.h: element types of GGUF, and the parts shared by its reader, queries and writer.
  *
  * An open file is immutable: threads may query it at the same time. Its map is counted by reference, since tensors that
- * are views of the map outlive the file. */
+ * are views of the map outlive the file. The file of a sharded model is its first shard, with the tensors of all. */
 #ifndef TARN__GGUF_H
 #define TARN__GGUF_H
 
@@ -12,8 +12,9 @@
 
 #define TARN__GGUF_ALIGNMENT 32 /* of tensor data, unless general.alignment says otherwise */
 #define TARN__GGUF_MAX_ALIGNMENT 65536
-#define TARN__GGUF_MAX_NAME 65535  /* bytes of a key or name */
-#define TARN__GGUF_SHOWN_BYTES 200 /* bytes of a name shown in errors */
+#define TARN__GGUF_MAX_NAME 65535      /* bytes of a key or name */
+#define TARN__GGUF_MAX_COUNT (1 << 20) /* keys or tensors: a sparse file costs nothing, records in memory do */
+#define TARN__GGUF_SHOWN_BYTES 200     /* bytes of a name shown in errors */
 
 /* An element type; its index in the table is its number in files. */
 typedef struct tarn__gguf_dtype {
@@ -59,7 +60,8 @@ typedef struct tarn__gguf_tensor {
     char *name;           /* owned */
     int type;             /* row of tarn__gguf_dtypes */
     tarn_shape shape;     /* row-major: the file lists the innermost size first */
-    int64_t begin, bytes; /* offset in the file */
+    int64_t begin, bytes; /* offset in its file: */
+    const tarn_gguf *file;
 } tarn__gguf_tensor;
 
 /* A name and the index of its key or tensor. Arrays of these are sorted by name, for bsearch(). */
@@ -78,10 +80,15 @@ struct tarn_gguf {
     tarn__gguf_tensor *tensor;                  /* [tensors], in file order; owned */
     tarn__gguf_named *key_named, *tensor_named; /* sorted by name; owned */
     int keys, tensors;
+    tarn_gguf **shard; /* [shards], those after the first, in order; owned; `tensor` has their tensors */
+    int shards;
 };
 
 /* The format of a tensor that has no dtype but can be dequantized; TARN__NO_IQUANT for all others. */
 tarn__iquant tarn__gguf_iquant(const tarn_gguf *file, int index);
+
+/* The elements of a tensor in the mapped file; borrowed until the file is closed. */
+const char *tarn__gguf_elements(const tarn_gguf *file, int index);
 
 /* The index of a name in a sorted array; -1: not found. */
 int tarn__gguf_find(const tarn__gguf_named *list, int count, const char *name);
@@ -89,6 +96,25 @@ int tarn__gguf_find(const tarn__gguf_named *list, int count, const char *name);
 /* Drops a reference to the map; the last one unmaps the file. The signature is that of tarn__storage_borrow()'s
  * release. */
 void tarn__gguf_map_release(void *map);
+
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
+
+#define TARN__GGUF_SPLIT_NO "split.no"                 /* from 0 */
+#define TARN__GGUF_SPLIT_COUNT "split.count"           /* 0 or 1: not sharded */
+#define TARN__GGUF_SPLIT_TENSORS "split.tensors.count" /* of all shards */
+
+/* Opens one file and validates its header, whether it is a shard or not. The caller owns it. NULL with an error. */
+tarn_gguf *tarn__gguf_open_file(const char *path);
+
+/* Builds file->tensor_named anew. False with an error that names the file, or both, of a duplicate name. */
+bool tarn__gguf_index_tensors(tarn_gguf *file);
+
+/* Opens the other shards of *file, if it is one, and gathers their tensors; *file is the first shard then, another one
+ * is closed. False with an error. */
+bool tarn__gguf_open_shards(tarn_gguf **file);
+
+/* True for a key that describes a shard of a sharded file. */
+bool tarn__gguf_is_split_key(const tarn_gguf *file, const char *key);
 
 /* ---- reading and writing ----------------------------------------------------------------------------------------- */
 

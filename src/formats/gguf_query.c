@@ -66,38 +66,36 @@ int tarn_gguf_find(const tarn_gguf *file, const char *name)
 }
 
 /* A tensor whose storage is the mapped file; it retains the map. In the open scope. NULL with an error. */
-static tarn_tensor *map_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t,
-                               tarn_device device)
+static tarn_tensor *map_tensor(const char *function, const tarn__gguf_tensor *t, tarn_device device)
 {
-    void *memory = (void *)(file->memory + t->begin);
-    tarn__storage *storage = tarn__storage_borrow(device, memory, (size_t)t->bytes, tarn__gguf_map_release, file->map);
+    void *memory = (void *)(t->file->memory + t->begin);
+    tarn__storage *storage =
+        tarn__storage_borrow(device, memory, (size_t)t->bytes, tarn__gguf_map_release, t->file->map);
     if (!storage) {
         tarn__raise_within(function);
         return NULL;
     }
     /* Relaxed: the open file has a reference of its own, so the count cannot reach 0 meanwhile. */
-    atomic_fetch_add_explicit(&file->map->references, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&t->file->map->references, 1, memory_order_relaxed);
     return tarn__tensor_on(function, t->shape, tarn__gguf_dtypes[t->type].dtype, storage);
 }
 
 /* A tensor on a device, uploaded from the map. In the open scope. NULL with an error. */
-static tarn_tensor *copy_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t,
-                                tarn_device device)
+static tarn_tensor *copy_tensor(const char *function, const tarn__gguf_tensor *t, tarn_device device)
 {
     tarn_tensor *tensor = tarn__tensor_new(function, t->shape, tarn__gguf_dtypes[t->type].dtype, device);
     bool good = tensor && tarn__not_captured(function, device, "a copy from the host") &&
-                tarn__storage_upload(tensor->storage, 0, file->memory + t->begin, (size_t)t->bytes);
+                tarn__storage_upload(tensor->storage, 0, t->file->memory + t->begin, (size_t)t->bytes);
     return good ? tensor : NULL;
 }
 
 /* Types without a dtype: dequantized to f32 on the host. */
-static tarn_tensor *dequantize_tensor(const char *function, const tarn_gguf *file, const tarn__gguf_tensor *t,
-                                      tarn_device device)
+static tarn_tensor *dequantize_tensor(const char *function, const tarn__gguf_tensor *t, tarn_device device)
 {
     tarn_scope *scope = tarn_scope_open(); /* frees the host copy of a tensor on another device */
     tarn_tensor *host = scope ? tarn__tensor_new(function, t->shape, TARN_F32, tarn_device_cpu()) : NULL, *result;
     if (host && tarn_count(host) > 0)
-        tarn__dequantize_iquant(tarn__gguf_dtypes[t->type].iquant, file->memory + t->begin, tarn_count(host),
+        tarn__dequantize_iquant(tarn__gguf_dtypes[t->type].iquant, t->file->memory + t->begin, tarn_count(host),
                                 tarn_data(host));
     result = host ? tarn_to(host, device) : NULL;
     if (result)
@@ -111,6 +109,11 @@ tarn__iquant tarn__gguf_iquant(const tarn_gguf *file, int index)
     return tarn__gguf_dtypes[file->tensor[index].type].iquant;
 }
 
+const char *tarn__gguf_elements(const tarn_gguf *file, int index)
+{
+    return file->tensor[index].file->memory + file->tensor[index].begin;
+}
+
 tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device device)
 {
     const char *function = "gguf_tensor";
@@ -119,17 +122,16 @@ tarn_tensor *tarn_gguf_tensor(const tarn_gguf *file, int index, tarn_device devi
     if (!backend)
         return NULL;
     if (tarn__gguf_dtypes[t->type].iquant)
-        return dequantize_tensor(function, file, t, device);
+        return dequantize_tensor(function, t, device);
     if (tarn__gguf_dtypes[t->type].dtype == TARN_DTYPE_COUNT) {
         tarn__raise(TARN_ERROR_UNSUPPORTED,
                     "%s: '%s': tensor '%.*s' is %s, which tarn cannot load; supported are " TARN__GGUF_SUPPORTED,
-                    function, file->path, TARN__GGUF_SHOWN_BYTES, t->name, tarn__gguf_dtypes[t->type].name);
+                    function, t->file->path, TARN__GGUF_SHOWN_BYTES, t->name, tarn__gguf_dtypes[t->type].name);
         return NULL;
     }
     /* On the host the tensor is a view of the map: opening a model costs no copy. An empty tensor has no address to
      * borrow. */
-    return backend->on_host && t->bytes > 0 ? map_tensor(function, file, t, device)
-                                            : copy_tensor(function, file, t, device);
+    return backend->on_host && t->bytes > 0 ? map_tensor(function, t, device) : copy_tensor(function, t, device);
 }
 
 /* ---- metadata ---------------------------------------------------------------------------------------------------- */

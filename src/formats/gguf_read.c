@@ -25,7 +25,6 @@
 #define MAX_AXES 4  /* of the format */
 #define MIN_KEY 13  /* bytes: a length, a type, a value of one byte */
 #define MIN_TENSOR 24
-#define MAX_COUNT (1 << 20)            /* keys or tensors: a sparse file costs nothing, records in memory do */
 #define MAX_STRINGS (1 << 24)          /* of an array */
 #define MAX_STRING ((uint64_t)1 << 30) /* bytes of a key's string, which is copied */
 
@@ -273,31 +272,49 @@ int tarn__gguf_find(const tarn__gguf_named *array, int count, const char *name)
     return found ? found->index : -1;
 }
 
-/* Sorts an array of names; duplicates are an error. */
-static bool sort_names(const tarn_gguf *file, tarn__gguf_named *array, int count, const char *what)
+/* Sorts an array of names. Returns the index of one that is there twice; 0: there is none. */
+static int sort_names(tarn__gguf_named *array, int count)
 {
     if (count)
         qsort(array, (size_t)count, sizeof(*array), compare_names);
     for (int i = 1; i < count; i++)
         if (strcmp(array[i - 1].name, array[i].name) == 0)
-            return tarn__raise(TARN_ERROR_FORMAT, "gguf_open: '%s': duplicate %s '%.*s'", file->path, what,
-                               TARN__GGUF_SHOWN_BYTES, array[i].name);
-    return true;
+            return i;
+    return 0;
 }
 
-/* Builds the sorted arrays by which keys and tensors are found. */
-static bool index_names(tarn_gguf *file)
+static bool raise_duplicate(const char *path, const char *what, const char *name)
+{
+    return tarn__raise(TARN_ERROR_FORMAT, "gguf_open: '%s': duplicate %s '%.*s'", path, what, TARN__GGUF_SHOWN_BYTES,
+                       name);
+}
+
+/* Builds the sorted array by which keys are found. */
+static bool index_keys(tarn_gguf *file)
 {
     file->key_named = tarn__alloc(sizeof(tarn__gguf_named) * (size_t)file->keys);
-    file->tensor_named = tarn__alloc(sizeof(tarn__gguf_named) * (size_t)file->tensors);
-    if (!file->key_named || !file->tensor_named)
+    if (!file->key_named)
         return false;
     for (int i = 0; i < file->keys; i++)
         file->key_named[i] = (tarn__gguf_named){file->key[i].name, i};
+    int twice = sort_names(file->key_named, file->keys);
+    return !twice || raise_duplicate(file->path, "key", file->key_named[twice].name);
+}
+
+bool tarn__gguf_index_tensors(tarn_gguf *file)
+{
+    tarn__gguf_named *array = tarn__alloc(sizeof(*array) * (size_t)file->tensors);
+    if (!(file->tensor_named = array))
+        return false;
     for (int i = 0; i < file->tensors; i++)
-        file->tensor_named[i] = (tarn__gguf_named){file->tensor[i].name, i};
-    return sort_names(file, file->key_named, file->keys, "key") &&
-           sort_names(file, file->tensor_named, file->tensors, "tensor");
+        array[i] = (tarn__gguf_named){file->tensor[i].name, i};
+    int twice = sort_names(array, file->tensors);
+    if (!twice)
+        return true;
+    const tarn_gguf *one = file->tensor[array[twice - 1].index].file, *other = file->tensor[array[twice].index].file;
+    return one == other ? raise_duplicate(one->path, "tensor", array[twice].name)
+                        : tarn__raise(TARN_ERROR_FORMAT, "gguf_open: '%s' and '%s' both have a tensor '%.*s'",
+                                      one->path, other->path, TARN__GGUF_SHOWN_BYTES, array[twice].name);
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
@@ -382,9 +399,11 @@ static bool read_tensors(tarn_gguf *file, reader *r, int count)
     if (!file->tensor)
         return false;
     file->tensors = count;
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        file->tensor[i].file = file;
         if (!read_tensor(r, &file->tensor[i]))
             return false;
+    }
     return true;
 }
 
@@ -477,7 +496,7 @@ static bool read_alignment(tarn_gguf *file, const reader *r)
 }
 
 /* Reads everything before the data. The counts are bounded twice before anything is allocated: by the bytes that
- * follow, and by MAX_COUNT, since a sparse file can have any size for free. */
+ * follow, and by TARN__GGUF_MAX_COUNT, since a sparse file can have any size for free. */
 static bool read_header(tarn_gguf *file)
 {
     reader r = {file, 0};
@@ -490,12 +509,12 @@ static bool read_header(tarn_gguf *file)
         return BAD(&r, (int64_t)8,
                    "%" PRIu64 " tensors and %" PRIu64 " keys do not fit in the %" PRIu64 " bytes that follow", tensors,
                    keys, left);
-    if (tensors > MAX_COUNT || keys > MAX_COUNT)
+    if (tensors > TARN__GGUF_MAX_COUNT || keys > TARN__GGUF_MAX_COUNT)
         return BAD(&r, (int64_t)8,
                    "%" PRIu64 " tensors and %" PRIu64 " keys are too many; at most %d of each are supported", tensors,
-                   keys, MAX_COUNT);
+                   keys, TARN__GGUF_MAX_COUNT);
     return read_keys(file, &r, (int)keys) && read_alignment(file, &r) && read_tensors(file, &r, (int)tensors) &&
-           index_names(file) && resolve_offsets(file, r.at);
+           index_keys(file) && tarn__gguf_index_tensors(file) && resolve_offsets(file, r.at);
 }
 
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
@@ -523,6 +542,17 @@ static bool open_map(tarn_gguf *file, const char *path)
     return true;
 }
 
+tarn_gguf *tarn__gguf_open_file(const char *path)
+{
+    tarn_gguf *file = tarn__alloc(sizeof(*file));
+    if (!file)
+        return NULL;
+    if ((file->path = tarn__string_copy(path)) && open_map(file, path) && read_header(file))
+        return file;
+    tarn_gguf_close(file);
+    return NULL;
+}
+
 tarn_gguf *tarn_gguf_open(const char *path)
 {
     if (tarn_failed())
@@ -531,10 +561,8 @@ tarn_gguf *tarn_gguf_open(const char *path)
         tarn__raise(TARN_ERROR_ARGUMENT, "gguf_open: path is NULL");
         return NULL;
     }
-    tarn_gguf *file = tarn__alloc(sizeof(*file));
-    if (!file)
-        return NULL;
-    if ((file->path = tarn__string_copy(path)) && open_map(file, path) && read_header(file))
+    tarn_gguf *file = tarn__gguf_open_file(path);
+    if (file && tarn__gguf_open_shards(&file))
         return file;
     tarn_gguf_close(file);
     return NULL;
@@ -561,6 +589,9 @@ void tarn_gguf_close(tarn_gguf *file)
     tarn__release(file->tensor_named, sizeof(tarn__gguf_named) * (size_t)file->tensors);
     tarn__release(file->key, sizeof(*file->key) * (size_t)file->keys);
     tarn__release(file->tensor, sizeof(*file->tensor) * (size_t)file->tensors);
+    for (int i = 0; i < file->shards; i++)
+        tarn_gguf_close(file->shard[i]);
+    tarn__release(file->shard, sizeof(tarn_gguf *) * (size_t)file->shards);
     tarn__gguf_map_release(file->map);
     tarn__string_free(file->path);
     tarn__release(file, sizeof(*file));

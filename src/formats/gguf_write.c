@@ -256,6 +256,8 @@ bool tarn_gguf_add_from(tarn_gguf_writer *writer, const tarn_gguf *file, int ind
     if (!tarn_gguf_metadata_at(file, index, &value))
         return tarn__raise_within(function);
     const tarn__gguf_key *key = &file->key[index];
+    if (tarn__gguf_is_split_key(file, key->name)) /* the new file is no shard */
+        return true;
     size_t from = metadata_bytes(writer);
     bool good = begin_key(function, writer, key->name) && put_u32(&writer->metadata, key->type);
     good = good && (key->type != TARN_GGUF_ARRAY ||

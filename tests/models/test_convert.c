@@ -2,8 +2,10 @@
  * either with the same logits, weights become other types, and what cannot be converted is refused by its name.
  * tests/parity/gguf_files.py does so with transformers and the gguf package. */
 #include <math.h>
+#include <sys/stat.h>
 
 #include "support/check.h"
+#include "support/gguf_shards.h"
 #include "support/scratch.h"
 #include "tarn_features.h"
 
@@ -133,6 +135,31 @@ static void every_architecture_survives_a_round_trip(void **state)
     c.epsilon = 1e-6;
     c.dtype = TARN_F16;
     go_round("qwen3", c);
+}
+
+/* Llama 3's divisors of frequencies are a tensor, and so are in another file than the metadata. */
+static void a_model_in_shards_is_as_the_whole_file(void **state)
+{
+    (void)state;
+    names n = named("sharded");
+    tarn_llama_config c = small;
+    c.rope_scaling = TARN_ROPE_LLAMA3;
+    c.rope_factor = 32, c.rope_original_context = 16;
+    tarn_module *model = make_model(c);
+    assert_true(tarn_model_write(model, n.folder) && tarn_model_convert(n.folder, n.gguf, NULL, NULL));
+    split_gguf(n.gguf, "parts", 4);
+    for (int i = 0; i < 4; i++)
+        assert_close(logits_from(shard_path("parts", i, 4)), logits_of(model), 0);
+    tarn_module_free(model);
+    assert_true(tarn_model_convert(shard_path("parts", 0, 4), n.back, NULL, NULL));
+    check_same_files(n.folder, n.back, "model.safetensors");
+    check_same_files(n.folder, n.back, "config.json");
+    const tarn_convert_options how = {.quantize = true, .type = TARN_Q8_0};
+    mkdir(scratch("one"), 0777);
+    mkdir(scratch("two"), 0777);
+    assert_true(tarn_model_convert(n.gguf, scratch("one/q8.gguf"), NULL, &how));
+    assert_true(tarn_model_convert(shard_path("parts", 0, 4), scratch("two/q8.gguf"), NULL, &how));
+    check_same_files(scratch("one"), scratch("two"), "q8.gguf");
 }
 
 static void weights_are_views_of_the_mapped_file(void **state)
@@ -566,6 +593,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(every_architecture_survives_a_round_trip),
+        in_scope(a_model_in_shards_is_as_the_whole_file),
         in_scope(weights_are_views_of_the_mapped_file),
         in_scope(a_tokenizer_goes_with_its_model),
         in_scope(weights_are_converted_to_other_types),

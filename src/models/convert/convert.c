@@ -201,7 +201,7 @@ static bool add_all(tarn__conversion *c, const tarn_gguf *file)
             return tarn__convert_unknown(c, e.name, e.dtype_name);
         const tarn__weight_rows rows = {.function = c->function,
                                         .path = c->from,
-                                        .elements = file->memory + e.position,
+                                        .elements = tarn__gguf_elements(file, i),
                                         .shape = e.shape,
                                         .from = e.dtype,
                                         .iquant = tarn__gguf_iquant(file, i)};

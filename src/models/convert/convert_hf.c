@@ -155,7 +155,7 @@ static bool add_to_folder(tarn__conversion *c, const tarn_gguf *file, int index)
     tarn__weight_rows one = {.function = c->function,
                              .path = c->from,
                              .name = e.name,
-                             .elements = file->memory + e.position,
+                             .elements = tarn__gguf_elements(file, index),
                              .shape = e.shape,
                              .from = e.dtype,
                              .to = iquant || tarn__is_quantized(e.dtype) ? TARN_F32 : e.dtype,

@@ -134,7 +134,7 @@ static bool add_from_file(const merger *m, int index)
         return add_merged(m, &e, tarn_module_find(m->model, name));
     const tarn__weight_rows rows = {.function = m->c->function,
                                     .path = m->c->from,
-                                    .elements = m->file->memory + e.position,
+                                    .elements = tarn__gguf_elements(m->file, index),
                                     .shape = e.shape,
                                     .from = e.dtype,
                                     .iquant = tarn__gguf_iquant(m->file, index)};

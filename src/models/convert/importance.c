@@ -209,10 +209,10 @@ static bool from_gguf(const char *function, const char *path, tarn__importance *
         tarn__importance_row *row = good ? add_row(m, name, sums.bytes / (int64_t)sizeof(float)) : NULL;
         float count = 0;
         if (good)
-            memcpy(&count, file->memory + counts.position, sizeof(count));
+            memcpy(&count, tarn__gguf_elements(file, index), sizeof(count));
         for (int64_t k = 0; row && k < row->columns; k++) {
             float sum;
-            memcpy(&sum, file->memory + sums.position + k * (int64_t)sizeof(float), sizeof(sum));
+            memcpy(&sum, tarn__gguf_elements(file, i) + k * (int64_t)sizeof(float), sizeof(sum));
             row->sum[k] = count > 0 ? (double)sum / (double)count : 0;
         }
     }

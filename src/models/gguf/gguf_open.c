@@ -74,7 +74,7 @@ static tarn_tensor *load_tensor(void *ctx, const char *name, tarn_shape shape, t
     tarn__weight_rows rows = {.function = o->function,
                               .path = o->file->path,
                               .name = stored,
-                              .elements = o->file->memory + e.position,
+                              .elements = tarn__gguf_elements(o->file, index),
                               .shape = e.shape,
                               .from = e.dtype,
                               .to = is_quantized ? e.dtype : o->dtype,

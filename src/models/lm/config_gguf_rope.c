@@ -134,7 +134,7 @@ static bool get_llama3(const reader *r, int index)
         return tarn__raise(TARN_ERROR_FORMAT,
                            "%s: '%s': tensor '" FREQUENCIES "' must be f32 with one element per pair of a head",
                            r->of.function, r->of.file->path);
-    memcpy(factors, r->of.file->memory + entry.position, (size_t)entry.bytes);
+    memcpy(factors, tarn__gguf_elements(r->of.file, index), (size_t)entry.bytes);
     params[0] = (double)factors[pairs - 1];
     if (tarn_gguf_has(r->of.file, SCALING, NULL) && !tarn_gguf_reals(r->of.file, SCALING, params, 4))
         return tarn__raise_within(r->of.function);
@@ -205,7 +205,7 @@ static bool get_factors(const reader *r, const char *name, float *factors)
     if (!good)
         return tarn__raise(TARN_ERROR_FORMAT, "%s: '%s': tensor '%s' must be f32 with one element per pair",
                            r->of.function, r->of.file->path, name);
-    memcpy(factors, r->of.file->memory + e.position, (size_t)e.bytes);
+    memcpy(factors, tarn__gguf_elements(r->of.file, index), (size_t)e.bytes);
     return true;
 }
 
