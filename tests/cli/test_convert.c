@@ -4,6 +4,7 @@
 
 #include "support/command.h"
 #include "support/files.h"
+#include "support/gguf_shards.h"
 #include "tarn_features.h"
 
 /* Runs with the path of a scratch file or folder in place of each %s. */
@@ -126,6 +127,25 @@ static void weights_are_packed(void **state)
     expect_with(0, "F16 ", "inspect %s", to, ""); /* the existing file is unchanged */
 }
 
+static void shards_are_one_file(void **state)
+{
+    (void)state;
+    split_gguf(write_gguf("whole.gguf", 1), "parts", 3);
+    for (int i = 0; i < 3; i++) {
+        expect_with(0, "GGUF in 3 shards, 6 keys, 4 tensors", "inspect %s", shard_path("parts", i, 3), "");
+        assert_contains(command_output, "output.weight  F32      [4, 512]");
+        assert_contains(command_output, "norm.weight    F32      [3]");
+    }
+    mkdir(scratch("one"), 0777);
+    mkdir(scratch("two"), 0777);
+    expect_with(0, "4 tensors", "quantize %s %s --type q8_0", scratch("whole.gguf"), scratch("one/q8.gguf"));
+    expect_with(0, "4 tensors", "quantize %s %s --type q8_0", shard_path("parts", 0, 3), scratch("two/q8.gguf"));
+    assert_same_file(scratch("one"), scratch("two"), "q8.gguf");
+    assert_int_equal(remove(shard_path("parts", 2, 3)), 0);
+    expect_with(1, "parts-00003-of-00003.gguf' not found; it is shard 3 of 3", "inspect %s 2>&1",
+                shard_path("parts", 0, 3), "");
+}
+
 /* Runs a line of the shell, in which TARN is the command; its output is command_output. */
 static int run_shell(const char *line)
 {
@@ -179,6 +199,7 @@ int main(void)
         cmocka_unit_test_setup(a_file_is_inspected, clear_error),
         cmocka_unit_test_setup(names_are_shown_as_text, clear_error),
         cmocka_unit_test_setup(a_folder_is_inspected_and_converted, clear_error),
+        cmocka_unit_test_setup(shards_are_one_file, clear_error),
         cmocka_unit_test_setup(weights_are_packed, clear_error),
         cmocka_unit_test_setup(a_limit_of_file_sizes_is_a_full_disk, clear_error),
         cmocka_unit_test_setup(leftovers_are_removed, clear_error),

@@ -239,6 +239,17 @@ static const char *mixture_of(const tarn_gguf *file)
     return is_int && tarn_gguf_int(file, v.key, 0, UINT32_MAX, &number) ? tarn_gguf_file_type_name(number) : NULL;
 }
 
+/* " in 3 shards", "" for one file. */
+static const char *shards_of(const tarn_gguf *file)
+{
+    static char text[32];
+    int64_t count = 0;
+    if (tarn_gguf_has(file, "split.count", NULL))
+        tarn_gguf_int(file, "split.count", 0, UINT16_MAX, &count);
+    snprintf(text, sizeof(text), count > 1 ? " in %lld shards" : "", (long long)count);
+    return text;
+}
+
 /* All metadata before all tensors, as in the file. Reading stops at the first error, which the caller reports. */
 static void print_gguf(const tarn_gguf *file, const char *path, listing *l)
 {
@@ -247,8 +258,8 @@ static void print_gguf(const tarn_gguf *file, const char *path, listing *l)
     int tensors = tarn_gguf_count(file);
     l->mixture = mixture_of(file);
     if (!l->json)
-        tarn__heading("%s: GGUF%s%s, %d keys, %d tensors", tarn__escaped(path), l->mixture ? " of type " : "",
-                      l->mixture ? l->mixture : "", tarn_gguf_metadata_count(file), tensors);
+        tarn__heading("%s: GGUF%s%s%s, %d keys, %d tensors", tarn__escaped(path), l->mixture ? " of type " : "",
+                      l->mixture ? l->mixture : "", shards_of(file), tarn_gguf_metadata_count(file), tensors);
     for (int i = 0; i < tarn_gguf_metadata_count(file) && tarn_gguf_metadata_at(file, i, &v); i++) {
         double *numbers = numbers_of(file, &v);
         (l->json ? print_value_json : print_value)(file, &v, numbers);
