@@ -9,6 +9,7 @@
 #include "formats/json_file.h"
 #include "fuzz/targets.h"
 #include "support/files.h"
+#include "support/gguf_shards.h"
 #include "train/report/report.h"
 
 static void give_text(const char *text, fuzz_seed_fn use, void *ctx)
@@ -158,7 +159,7 @@ static bool take_gguf(const void *from, size_t count)
     return true;
 }
 
-static void gguf_seeds(fuzz_seed_fn use, void *ctx)
+static void write_gguf(void)
 {
     const char *const texts[] = {"<s>", "", "\xe2\x96\x81the"};
     const float scores[] = {0, -1, -2};
@@ -178,7 +179,50 @@ static void gguf_seeds(fuzz_seed_fn use, void *ctx)
                   tarn_gguf_finish(w),
               "a GGUF file is written");
     tarn_scope_close(scope);
+}
+
+static void gguf_seeds(fuzz_seed_fn use, void *ctx)
+{
+    write_gguf();
     fuzz_seed_file("good.gguf", use, ctx);
+}
+
+/* Opens a model of two shards by the one that is good. */
+static bool use_shards(const char *path)
+{
+    tarn_gguf *file = tarn_gguf_open(path);
+    tarn_scope *scope = file ? tarn_scope_open() : NULL;
+    for (int i = 0; file && i < tarn_gguf_count(file); i++) {
+        fuzz_must(tarn_gguf_tensor(file, i, tarn_device_cpu()) || tarn_error_code() == TARN_ERROR_UNSUPPORTED,
+                  "a tensor of good shards is there, but for a type that tarn lacks");
+        tarn_clear_error();
+    }
+    tarn_scope_close(scope);
+    tarn_gguf_close(file);
+    return file != NULL;
+}
+
+/* As the first shard of one model and as the second of another, each with a good one. */
+static bool take_gguf_shard(const void *from, size_t count)
+{
+    fuzz_write("one-00001-of-00002.gguf", from, count);
+    fuzz_write("two-00002-of-00002.gguf", from, count);
+    bool first = use_shards(shard_path("one", 1, 2));
+    tarn_clear_error();
+    bool second = use_shards(shard_path("two", 0, 2));
+    if (first)
+        tarn_clear_error();
+    return first || second;
+}
+
+static void gguf_shard_seeds(fuzz_seed_fn use, void *ctx)
+{
+    write_gguf();
+    split_gguf(scratch("good.gguf"), "good", 2);
+    split_gguf(scratch("good.gguf"), "one", 2);
+    split_gguf(scratch("good.gguf"), "two", 2);
+    fuzz_seed_file("good-00001-of-00002.gguf", use, ctx);
+    fuzz_seed_file("good-00002-of-00002.gguf", use, ctx);
 }
 
 /* ---- of runs ----------------------------------------------------------------------------------------------------- */
@@ -243,6 +287,7 @@ const fuzz_target fuzz_file_targets[] = {
     {"document", fuzz_has_json, document_seeds, take_document},
     {"safetensors", fuzz_has_json, safetensors_seeds, take_safetensors},
     {"gguf", NULL, gguf_seeds, take_gguf},
+    {"gguf_shard", NULL, gguf_shard_seeds, take_gguf_shard},
     {"train_options", fuzz_has_json, options_seeds, take_options},
     {"metrics", fuzz_has_json, metrics_seeds, take_metrics},
     {"log", fuzz_has_json, log_seeds, take_log},
