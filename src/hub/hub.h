@@ -109,11 +109,13 @@ typedef struct tarn__hub_listing {
     size_t count;
 } tarn__hub_listing;
 
-/* Marks the files that tarn needs, or those that match one of `patterns` (as fnmatch(): '*' matches '/' too). False
- * with an error: there are none, or several GGUF models, which it lists, or names that differ in case alone. */
+/* Marks the files that tarn needs, or those that match one of `patterns` (as fnmatch(): '*' matches '/' too); of a
+ * GGUF model in shards all of them. False with an error: there are none, or several GGUF models, which it lists, or one
+ * without all shards, or names that differ in case alone. */
 bool tarn__hub_select(const char *repo, tarn__hub_listing *listing, const char *const *patterns, int pattern_count);
 
-/* True for a GGUF file that holds a whole model: no shard, no projector of images, no importance matrix. */
+/* True for a GGUF file that is opened as a model, whole or a first shard: no other shard, no projector of images, no
+ * importance matrix. */
 bool tarn__hub_is_gguf_model(const char *name);
 
 /* ---- pull (pull.c; where libcurl and jansson are) ---------------------------------------------------------------- */

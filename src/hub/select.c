@@ -2,10 +2,11 @@
  *
  * A repository often has the same weights several times: safetensors, pickles, ONNX, and GGUF files of ten types. What
  * is chosen is what tarn opens: config, tokenizer and chat template beside one set of safetensors; else the only GGUF
- * file. Pickles are never chosen: opening one runs the code in it. */
+ * model, with all its shards. Pickles are never chosen: opening one runs the code in it. */
 #include <ctype.h>
 #include <fnmatch.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <tarn/base.h>
@@ -35,18 +36,63 @@ static const char *base_name(const char *name)
     return slash ? slash + 1 : name;
 }
 
-/* "-00002-of-00003.gguf": a shard; a projector of images and an importance matrix are no language models. The first
- * shard is one as well: tarn opens GGUF models in one file. */
+/* ---- shards of GGUF models --------------------------------------------------------------------------------------- */
+
+/* Bytes from the end of "-00002-of-00003.gguf" to the number, to what follows that, and to the count. */
+enum { NUMBER = 19, AFTER_NUMBER = 14, COUNT = 10, DIGITS = NUMBER - AFTER_NUMBER };
+
 static bool is_shard(const char *name)
 {
     return matches("*-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9].gguf", name);
 }
 
+/* A number at some bytes before the end of a shard's name. */
+static int number_at(const char *name, size_t before_end)
+{
+    return atoi(name + strlen(name) - before_end);
+}
+
+/* True when a name is that of a shard but for its number. */
+static bool same_model(const char *shard, const char *name)
+{
+    size_t length = strlen(shard), head = length - NUMBER;
+    return strlen(name) == length && memcmp(name, shard, head) == 0 && strspn(name + head, "0123456789") == DIGITS &&
+           strcmp(name + length - AFTER_NUMBER, shard + length - AFTER_NUMBER) == 0;
+}
+
+/* Marks the other shards of models of which one is marked: one alone cannot be opened. */
+static void mark_shards(tarn__hub_listing *listing)
+{
+    for (size_t i = 0; i < listing->count; i++) {
+        tarn__hub_file *file = &listing->files[i];
+        bool is_candidate = !file->is_selected && is_shard(file->name);
+        for (size_t k = 0; is_candidate && !file->is_selected && k < listing->count; k++)
+            file->is_selected = listing->files[k].is_selected && same_model(file->name, listing->files[k].name);
+    }
+}
+
+/* Bytes of a model, all shards of it; negative: unknown. A double: sizes are what a hub says. */
+static double model_bytes(const tarn__hub_listing *listing, const tarn__hub_file *model)
+{
+    double bytes = (double)model->bytes;
+    size_t count = is_shard(model->name) ? listing->count : 0;
+    for (size_t i = 0; i < count && bytes >= 0; i++) {
+        const tarn__hub_file *file = &listing->files[i];
+        if (file != model && same_model(model->name, file->name))
+            bytes = file->bytes < 0 ? -1 : bytes + (double)file->bytes;
+    }
+    return bytes;
+}
+
+/* A first shard stands for its model; a projector of images and an importance matrix are no language models. */
 bool tarn__hub_is_gguf_model(const char *name)
 {
     static const char *const others[] = {"mmproj*", "*-mmproj-*", "*imatrix*"};
-    return matches("*.gguf", name) && !is_shard(name) && !MATCHES(others, base_name(name));
+    return matches("*.gguf", name) && !MATCHES(others, base_name(name)) &&
+           (!is_shard(name) || number_at(name, NUMBER) == 1);
 }
+
+/* ---- settings and weights ---------------------------------------------------------------------------------------- */
 
 /* Configuration, tokenizer, chat template and terms, at the top of the repository or, for the pipelines of sentence
  * embedders, one folder down. */
@@ -99,23 +145,44 @@ static void add_text(char *text, size_t size, const char *more)
     snprintf(text + used, size - used, "%s%s", used ? ", " : "", more);
 }
 
-/* Marks the only GGUF model. Zero with an error: several, which it lists. */
+/* Raises the first shard that the repository lacks of a model. */
+static bool check_shards(const char *repo, const tarn__hub_listing *listing, const char *first)
+{
+    char name[TARN__HUB_FILE], digits[16];
+    snprintf(name, sizeof(name), "%s", first);
+    for (int i = 1; i <= number_at(first, COUNT); i++) {
+        snprintf(digits, sizeof(digits), "%05d", i);
+        memcpy(name + strlen(name) - NUMBER, digits, DIGITS);
+        if (!has(listing, name))
+            return tarn_set_error(TARN_ERROR_FORMAT, "'%s' has '%.200s', but not its shard '%.200s'", repo, first,
+                                  name);
+    }
+    return true;
+}
+
+/* Marks the only GGUF model. Zero with an error: several, which it lists, or one without all of its shards. */
 static size_t mark_gguf(const char *repo, tarn__hub_listing *listing)
 {
     size_t found = 0;
     char list[700] = "", entry[TARN__HUB_FILE + 32];
+    const char *model = NULL;
     for (size_t i = 0; i < listing->count; i++) {
         tarn__hub_file *file = &listing->files[i];
         if (!tarn__hub_is_gguf_model(file->name))
             continue;
-        if (file->bytes >= 0)
-            snprintf(entry, sizeof(entry), "%s (%.1f GiB)", file->name, (double)file->bytes / (1 << 30));
+        double bytes = model_bytes(listing, file);
+        if (bytes >= 0)
+            snprintf(entry, sizeof(entry), "%s (%.1f GiB)", file->name, bytes / (1 << 30));
         else
             snprintf(entry, sizeof(entry), "%s", file->name);
         add_text(list, sizeof(list), entry);
         file->is_selected = true;
+        model = file->name;
         found++;
     }
+    if (found == 1 && is_shard(model) && !check_shards(repo, listing, model))
+        return 0;
+    mark_shards(listing);
     if (found <= 1)
         return found;
     tarn_set_error(TARN_ERROR_ARGUMENT, "'%s' has %zu GGUF models; choose one with --include NAME: %s", repo, found,
@@ -135,8 +202,7 @@ static bool raise_nothing(const char *repo, const tarn__hub_listing *listing)
     }
     if (shard)
         return tarn_set_error(TARN_ERROR_UNSUPPORTED,
-                              "'%s' has GGUF files in shards alone, such as '%.200s'; tarn opens GGUF models in one "
-                              "file",
+                              "'%s' has shards of GGUF models, such as '%.200s', but none is the first of its model",
                               repo, shard);
     return tarn_set_error(TARN_ERROR_UNSUPPORTED,
                           "'%s' has no model.safetensors, adapters, GGUF file or tokenizer%s%.200s%s; --include "
@@ -164,6 +230,7 @@ bool tarn__hub_select(const char *repo, tarn__hub_listing *listing, const char *
     if (pattern_count > 0) {
         if (mark(listing, patterns, pattern_count) == 0)
             return tarn_set_error(TARN_ERROR_ARGUMENT, "no file of '%s' matches --include '%.200s'", repo, patterns[0]);
+        mark_shards(listing);
         return check_case(repo, listing);
     }
     size_t weights = mark_safetensors(listing);

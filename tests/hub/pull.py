@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -183,8 +184,42 @@ def files_are_chosen():
     check("snapshots" in run(["inspect", "org/quants/a-Q8_0.gguf"], cache, 1), "and one is opened by its file")
     check("--include 'b.gguf'" in run(["inspect", "org/quants/b.gguf"], cache, 1), "or has to be pulled")
     refused("org/pickle", "has no model.safetensors", files={"pytorch_model.bin": b"x", "config.json": b"{}"})
-    refused("org/split", "in shards alone", files={"a-00001-of-00002.gguf": b"x", "a-00002-of-00002.gguf": b"x"})
+    refused("org/half", "but not its shard 'a-00002-of-00002.gguf'", files={"a-00001-of-00002.gguf": b"x"})
+    refused("org/no-first", "none is the first", files={"a-00002-of-00002.gguf": b"x"})
     refused("org/no-match", "matches --include", 1, "--include", "*.onnx")
+
+
+def gguf_name(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf_shard(no, count, tensors):
+    """A shard of a GGUF model of two tensors; those in it have eight zeros each."""
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), 3),
+             gguf_name("split.no"), struct.pack("<IH", 2, no), gguf_name("split.count"),
+             struct.pack("<IH", 2, count), gguf_name("split.tensors.count"), struct.pack("<Ii", 5, 2)]
+    parts += [gguf_name(name) + struct.pack("<IQIQ", 1, 8, 0, 32 * i) for i, name in enumerate(tensors)]
+    header = b"".join(parts)
+    return header + bytes(-len(header) % 32) + bytes(32 * len(tensors))
+
+
+def all_shards_of_a_gguf_model_come():
+    shards = [gguf_shard(0, 3, []), gguf_shard(1, 3, ["a"]), gguf_shard(2, 3, ["b"])]
+    names = [f"a-{i}-of-00003.gguf" for i in ("00001", "00002", "00003")]
+    files = dict(zip(names, shards))
+    cache = cache_of("sharded")
+    hub.add("org/sharded", files | {"mmproj.gguf": b"x"})
+    pull("org/sharded", cache)
+    check(list(links(cache, "org/sharded")) == names, f"all shards: {list(links(cache, 'org/sharded'))}")
+    for name in ("org/sharded", f"org/sharded/{names[0]}", f"org/sharded/{names[2]}"):
+        out = run(["inspect", name], cache)
+        check("in 3 shards" in out and "2 tensors" in out, f"{name} opens: {out}")
+    hub.add("org/two-sharded", {f"{kind}/{name}": data for kind in ("q4", "q8") for name, data in files.items()})
+    out = pull("org/two-sharded", cache, 1)
+    check("has 2 GGUF models" in out and f"q4/{names[0]}" in out and names[1] not in out, f"several: {out}")
+    pull("org/two-sharded", cache, 0, "--include", f"q8/{names[0]}")
+    check(list(links(cache, "org/two-sharded")) == [f"q8/{name}" for name in names], "all shards of one by its first")
+    check("in 3 shards" in run(["inspect", "org/two-sharded"], cache), "which opens as the only one")
 
 
 def models_open_from_the_cache():
@@ -455,11 +490,11 @@ def main():
         print(f"skipped: {probe}")
         return 77
     print(f"seed {SEED}; huggingface_hub {getattr(huggingface_hub, '__version__', 'is missing: skipped')}")
-    parts = [a_model_is_laid_out, revisions_are_apart, files_are_chosen, models_open_from_the_cache,
-             broken_connections_are_resumed, ranges_that_do_not_fit, a_damaged_part_is_replaced,
-             interrupts_keep_the_part, stalls_are_given_up, contents_are_verified, statuses_have_their_errors,
-             the_token_stays, redirects_are_bounded, certificates_are_verified, hostile_answers_are_refused,
-             a_full_disk_is_resumed, two_at_once]
+    parts = [a_model_is_laid_out, revisions_are_apart, files_are_chosen, all_shards_of_a_gguf_model_come,
+             models_open_from_the_cache, broken_connections_are_resumed, ranges_that_do_not_fit,
+             a_damaged_part_is_replaced, interrupts_keep_the_part, stalls_are_given_up, contents_are_verified,
+             statuses_have_their_errors, the_token_stays, redirects_are_bounded, certificates_are_verified,
+             hostile_answers_are_refused, a_full_disk_is_resumed, two_at_once]
     parts += [huggingface_hub_agrees] if huggingface_hub else []
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for part, done in [(part, pool.submit(part)) for part in parts]:

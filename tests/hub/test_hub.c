@@ -173,6 +173,24 @@ static void one_set_of_weights_is_selected(void **state)
     assert_string_equal(chosen, "a.gguf sub/b.gguf ");
 }
 
+#define SHARDS_OF(name) name "-00001-of-00002.gguf", name "-00002-of-00002.gguf"
+
+static void all_shards_of_a_gguf_model_are_selected(void **state)
+{
+    (void)state;
+    char chosen[400];
+    assert_true(choose(NAMES("README.md", SHARDS_OF("a"), "mmproj-a.gguf"), NULL, chosen));
+    assert_string_equal(chosen, "a-00001-of-00002.gguf a-00002-of-00002.gguf ");
+    assert_true(choose(NAMES(SHARDS_OF("q4/a"), SHARDS_OF("q8/a")), "q4/a-00001-of-00002.gguf", chosen));
+    assert_string_equal(chosen, "q4/a-00001-of-00002.gguf q4/a-00002-of-00002.gguf ");
+    assert_true(choose(NAMES(SHARDS_OF("a"), SHARDS_OF("b"), "c.gguf"), "b-00002*", chosen));
+    assert_string_equal(chosen, "b-00001-of-00002.gguf b-00002-of-00002.gguf ");
+    assert_true(choose(NAMES("a-00001-of-00003.gguf", SHARDS_OF("a"), "a.gguf"), "*-00002-of-00002.gguf", chosen));
+    assert_string_equal(chosen, "a-00001-of-00002.gguf a-00002-of-00002.gguf ");
+    assert_false(choose(NAMES(SHARDS_OF("a"), "b.gguf"), NULL, chosen));
+    assert_error_about(TARN_ERROR_ARGUMENT, "has 2 GGUF models", "a-00001-of-00002.gguf, b.gguf");
+}
+
 static void what_cannot_be_selected(void **state)
 {
     (void)state;
@@ -181,8 +199,10 @@ static void what_cannot_be_selected(void **state)
     assert_error_about(TARN_ERROR_ARGUMENT, "--include", "a.gguf, b.gguf");
     assert_false(choose(NAMES("config.json", "x.bin"), NULL, chosen));
     assert_error(TARN_ERROR_UNSUPPORTED, "'x.bin' is a pickle");
-    assert_false(choose(NAMES("a-00001-of-00002.gguf", "a-00002-of-00002.gguf"), NULL, chosen));
-    assert_error(TARN_ERROR_UNSUPPORTED, "in shards alone");
+    assert_false(choose(NAMES("a-00001-of-00003.gguf", "a-00003-of-00003.gguf"), NULL, chosen));
+    assert_error(TARN_ERROR_FORMAT, "has 'a-00001-of-00003.gguf', but not its shard 'a-00002-of-00003.gguf'");
+    assert_false(choose(NAMES("a-00002-of-00002.gguf"), NULL, chosen));
+    assert_error(TARN_ERROR_UNSUPPORTED, "such as 'a-00002-of-00002.gguf', but none is the first");
     assert_false(choose(NAMES("a.gguf"), "*.bin", chosen));
     assert_error(TARN_ERROR_ARGUMENT, "matches --include '*.bin'");
     assert_false(choose(NAMES("Model.gguf", "model.gguf"), "*.gguf", chosen));
@@ -246,6 +266,8 @@ static void models_are_found_by_name(void **state)
     assert_false(tarn__hub_open("org/two", path));
     assert_error(TARN_ERROR_ARGUMENT, "give one: org/two/a.gguf, org/two/b.gguf");
     assert_true(tarn__hub_open("org/two/b.gguf", path) && ends_with(path, "/b.gguf"));
+    make_model("org/shards", "a-00001-of-00002.gguf", "a-00002-of-00002.gguf");
+    assert_true(tarn__hub_open("org/shards", path) && ends_with(path, "/a-00001-of-00002.gguf"));
     assert_false(tarn__hub_open("org/two/c.gguf", path));
     assert_error(TARN_ERROR_IO, "run `tarn pull org/two --include 'c.gguf'`");
     assert_false(tarn__hub_open("org/two@v1/a.gguf", path));
@@ -277,11 +299,17 @@ static void a_path_that_exists_comes_first(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_scope(hashes_of_known_messages), in_scope(hashes_do_not_depend_on_the_parts),
-        in_scope(names_of_models),          in_scope(names_of_revisions_and_blobs),
-        in_scope(names_of_files),           in_scope(one_set_of_weights_is_selected),
-        in_scope(what_cannot_be_selected),  in_scope(links_are_relative_and_replaced),
-        in_scope(models_are_found_by_name), in_scope(a_path_that_exists_comes_first),
+        in_scope(hashes_of_known_messages),
+        in_scope(hashes_do_not_depend_on_the_parts),
+        in_scope(names_of_models),
+        in_scope(names_of_revisions_and_blobs),
+        in_scope(names_of_files),
+        in_scope(one_set_of_weights_is_selected),
+        in_scope(all_shards_of_a_gguf_model_are_selected),
+        in_scope(what_cannot_be_selected),
+        in_scope(links_are_relative_and_replaced),
+        in_scope(models_are_found_by_name),
+        in_scope(a_path_that_exists_comes_first),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
