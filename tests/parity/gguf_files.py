@@ -1,7 +1,7 @@
 """GGUF files against the gguf package: what it writes tarn reads and hands on unchanged, and what tarn writes it reads;
 blocks are unpacked bit for bit, of any bytes, and packed as the package does or with a smaller error than scaling by
-the extremes; files with random changes are taken or refused. Models of transformers go from their folder to a GGUF file
-and back without a changed bit, and run from it with the same logits."""
+the extremes; files with random changes are taken or refused; shards of the package are one file. Models of transformers
+go from their folder to a GGUF file and back without a changed bit, and run from it with the same logits."""
 import json
 import os
 import random
@@ -398,16 +398,16 @@ def check_model(folder, family, dtype, rng):
     return ""
 
 
-def rewrite(source, target, change):
-    """A copy of a file whose matrices are change(data), an array and its type."""
+def rewrite(source, target, change, **limits):
+    """A copy of a file whose matrices are change(data), an array and its type; by limits of the package in shards."""
     reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents(), **limits)
     for name, field in reader.fields.items():
         if not name.startswith("GGUF.") and name != "general.architecture":
             is_array = field.types[0] == gguf.GGUFValueType.ARRAY
             writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if is_array else None)
     for tensor in reader.tensors:
-        data, kind = change(tensor.data) if tensor.data.ndim > 1 else (tensor.data, tensor.tensor_type)
+        data, kind = change(tensor.data) if change and tensor.data.ndim > 1 else (tensor.data, tensor.tensor_type)
         writer.add_tensor(tensor.name, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -445,6 +445,51 @@ def check_loaded(folder, rng):
         a, b = read_tensors(paths["q4.gguf"]), read_tensors(paths["q4_same.gguf"])
         if any(a[name].data.tobytes() != b[name].data.tobytes() for name in a):
             return f"{kind.name}: quantized to other bytes than its elements"
+    return ""
+
+
+def differs(one, other):
+    """Between two files: keys, or tensors bit by bit."""
+    a, b = gguf.GGUFReader(one), gguf.GGUFReader(other)
+    keys = {name for reader in (a, b) for name in reader.fields if not name.startswith("GGUF.")}
+    for key in keys:
+        if key not in a.fields or key not in b.fields or a.fields[key].contents() != b.fields[key].contents():
+            return f"{key} is another"
+    if [t.name for t in a.tensors] != [t.name for t in b.tensors]:
+        return f"tensors are {[t.name for t in b.tensors]}"
+    for x, y in zip(a.tensors, b.tensors):
+        if x.tensor_type != y.tensor_type or x.data.tobytes() != y.data.tobytes():
+            return f"tensor {x.name} differs"
+    return ""
+
+
+def check_shards(folder, rng):
+    """By any of the package's shards the tensors of the file that was split, bit by bit, and the same tokens."""
+    source, whole, again = (os.path.join(folder, name) for name in ("source", "whole.gguf", "again.gguf"))
+    config = llama.FAMILIES["llama"](vocab_size=96, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                                     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+    llama.make_network(config, "f32").save_pretrained(source)
+    prompt = [rng.randrange(96) for _ in range(5)]
+
+    def tokens(path):
+        return gpt2.generate(open_in_tarn(path, "f32"), prompt, 24, ignore_eos=True)
+
+    for dtype in ("f32", "q8_0"):
+        convert(source, whole, dtype)
+        wanted = tokens(whole)
+        for number, limits in enumerate([{"split_max_tensors": rng.randint(2, 9)}, {"split_max_size": 50000},
+                                         {"split_max_tensors": 4, "small_first_shard": True}]):
+            name = f"{dtype}-{number}"
+            rewrite(whole, os.path.join(folder, name + ".gguf"), None, **limits)
+            shards = sorted(file for file in os.listdir(folder) if file.startswith(name + "-0"))
+            if len(shards) < 2:
+                return f"{limits} gave {shards}"
+            for shard in (shards[0], rng.choice(shards[1:])):
+                path = os.path.join(folder, shard)
+                hand_on(path, again)
+                wrong = differs(whole, again)
+                if wrong or tokens(path) != wanted:
+                    return f"{shard}: {wrong or 'other tokens'}"
     return ""
 
 
@@ -639,7 +684,7 @@ def check_importance(folder, rng):
 
 CHECKS = {
     "what the package writes": check_theirs, "unpacking": check_decode,
-    "types without a dtype": check_loaded, "packing": check_encode,
+    "shards": check_shards, "types without a dtype": check_loaded, "packing": check_encode,
     "searched scales": check_search, "what cannot be packed": check_nan, "changed files": check_changed,
     "tokenizers": check_tokenizers, "importance": check_importance}
 
