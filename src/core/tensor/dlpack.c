@@ -308,7 +308,7 @@ tarn_tensor *tarn_dlpack_import(struct DLManagedTensorVersioned *managed)
     }
     owner memory = {.versioned = managed};
     if (tarn_failed() || managed->version.major != DL_MAJOR) {
-        tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: the struct has DLPack version %u.%u; expected 1.x", function,
+        tarn__raise(TARN_ERROR_UNSUPPORTED, "%s: the struct is DLPack %u.%u; expected version 1.x", function,
                     managed->version.major, managed->version.minor);
         delete_managed(&memory);
         return NULL;
