@@ -293,7 +293,7 @@ static void a_rank_that_is_killed_or_hangs_ends_the_run_with_one_sentence(void *
     assert_int_equal(count_of("tarn train: rank 0 on "), 1);
     kill_rank(2, SIGSTOP, "hung");
     assert_int_equal(count_of("tarn train: rank 2 on "), 1);
-    assert_int_equal(count_of("does not answer; waited 2 s\n"), 1);
+    assert_int_equal(count_of("does not answer; waited 2"), 1); /* "2.04 s" on a busy machine */
     int step = step_of(scratch("lost"));
     char arguments[256];
     snprintf(arguments, sizeof(arguments), "--resume lost --steps %d --ranks 2 --quiet", step + 5);

@@ -116,5 +116,5 @@ int main(void)
         cmocka_unit_test(important_columns_come_out_closer),
         cmocka_unit_test(damaged_files_are_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -152,5 +152,5 @@ int main(void)
         cmocka_unit_test(short_rows_fall_back_to_small_blocks),
         cmocka_unit_test(unknown_mixtures_are_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -48,6 +48,7 @@ const char *scratch(const char *name)
     static char paths[8][600];
     static int next;
     char *path = paths[next++ % 8];
+    assert_true(folder[0]); /* without make_scratch() it would be the root */
     snprintf(path, sizeof(paths[0]), "%s/%s", folder, name);
     return path;
 }
