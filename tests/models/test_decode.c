@@ -170,5 +170,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_scope(a_composed_step_is_the_forward_pass), in_scope(quantized_weights_work_in_every_architecture),
         in_scope(a_step_of_kernels_is_the_forward_pass), in_scope(a_layer_takes_few_kernels)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
