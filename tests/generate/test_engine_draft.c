@@ -224,6 +224,44 @@ static void a_draft_that_agrees_saves_steps(void **state)
     tarn_module_free(model);
 }
 
+/* One request to its end, with steps of a millisecond, and proposals of so many; 0: as measured. Returns how often the
+ * draft ran. */
+static int count_runs(tarn_engine *engine, const tarn_generate_options *options, double token_ms)
+{
+    const int32_t prompt[] = {40, 41, 42, 43, 44, 45, 46, 47};
+    int runs = 0;
+    int64_t computed = 0;
+    assert_true(tarn_engine_add(engine, prompt, 8, options) > 0);
+    for (int64_t left = 1; left > 0;) {
+        for (int i = 1; i <= TARN__ENGINE_TIMED_TOKENS; i++)
+            engine->decode_ms[i] = 1;
+        engine->draft.token_ms = token_ms > 0 ? token_ms : engine->draft.token_ms;
+        left = tarn_engine_step(engine);
+        for (tarn_engine_output output; tarn_engine_next(engine, &output);)
+            assert_true(output.finish_reason != TARN_FINISH_ERROR);
+        int64_t now = engine->count > 0 ? engine->request[0]->draft.computed : computed;
+        runs += now > computed;
+        computed = now;
+    }
+    assert_ok();
+    return runs;
+}
+
+/* As of a step during which another program had the processor: the draft is tried again, and its time found. */
+static void a_slow_measure_of_the_draft_is_corrected(void **state)
+{
+    (void)state;
+    const double slow = 1e6;
+    tarn_module *model = make_model(1, CONTEXT, 0);
+    tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.draft = model});
+    engine->draft.token_ms = slow;
+    count_runs(engine,
+               &(tarn_generate_options){.max_tokens = 200, .ignore_eos = true, .speculate = TARN_SPECULATE_DRAFT}, 0);
+    assert_true(engine->draft.token_ms < slow / 8);
+    tarn_engine_free(engine);
+    tarn_module_free(model);
+}
+
 /* Requests of one prompt share its pages in the draft, too: the second one needs one page of its own. */
 static void prefixes_are_shared_in_the_draft(void **state)
 {
@@ -431,6 +469,7 @@ int main(void)
         cmocka_unit_test(out_of_memory_loses_no_pages),
         in_scope(requests_have_the_same_tokens),
         in_scope(a_draft_that_agrees_saves_steps),
+        in_scope(a_slow_measure_of_the_draft_is_corrected),
         in_scope(prefixes_are_shared_in_the_draft),
         in_scope(requests_are_cancelled_with_their_drafts),
         in_scope(what_an_engine_cannot_do_is_refused),

@@ -298,6 +298,9 @@ bool tarn__engine_propose(tarn_engine *engine);
 void tarn__engine_note_accepted(tarn_engine *engine, tarn__request *request);
 void tarn__engine_note_time(tarn_engine *engine, double milliseconds);
 
+/* Brings an estimated time up to date; 0: there was none. */
+void tarn__engine_estimate(double *known, double milliseconds);
+
 /* ---- the draft model (engine_draft.c) ---------------------------------------------------------------------------- */
 
 /* Opens and closes the draft of the options, if any, for an engine of so many pages. False with an error; closing is

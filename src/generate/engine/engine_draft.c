@@ -15,7 +15,7 @@
 #include "generate/engine/engine.h"
 #include "generate/speculate.h"
 
-#define MAX_CATCHING_UP 2 /* tokens per request that the draft lacked, in a run that is timed */
+#define MAX_CATCHING_UP 2 /* tokens per request that the draft lacked, in a run that is timed as a whole */
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
@@ -253,10 +253,11 @@ static void take_tokens(const tarn_engine *e, const pass *p, tarn__request **req
     }
 }
 
-/* Computes all passes, without the lock. False with an error. */
-static bool compute(tarn_engine *e, tarn__request **request, int count)
+/* Computes all passes, without the lock; `*first_ms` is the time of the first. False with an error. */
+static bool compute(tarn_engine *e, tarn__request **request, int count, double *first_ms)
 {
-    for (;;) {
+    double began = tarn__engine_now();
+    for (bool is_first = true;; is_first = false) {
         pass p;
         if (!open_pass(&p, request, count))
             return false;
@@ -272,17 +273,23 @@ static bool compute(tarn_engine *e, tarn__request **request, int count)
         tarn__release(p.ids, pass_bytes(&p));
         if (!good)
             return false;
+        *first_ms = is_first ? tarn__engine_now() - began : *first_ms;
     }
 }
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
-/* The time of a proposed token of one request, where no prompt was computed. */
-static void note_time(tarn_engine *e, int64_t lacking, int64_t requests, int64_t made, double ms)
+/* Notes the time of a proposed token of one request. Where a prompt was computed, or what came since the draft was
+ * given up, the first pass is left out, which has a token of each request: so that is timed, too. */
+static void note_time(tarn_engine *e, tarn__request *const *request, int count, int64_t lacking, double first_ms,
+                      double ms)
 {
-    double *known = &e->draft.token_ms;
-    if (made > 0 && lacking <= MAX_CATCHING_UP * requests)
-        *known = *known > 0 ? *known + 0.2 * (ms / (double)made - *known) : ms / (double)made;
+    bool is_late = lacking > MAX_CATCHING_UP * count;
+    int64_t made = 0;
+    for (int i = 0; i < count; i++)
+        made += request[i]->draft.made - (is_late && request[i]->draft.made > 0);
+    if (made > 0)
+        tarn__engine_estimate(&e->draft.token_ms, (is_late ? ms - first_ms : ms) / (double)made);
 }
 
 /* Ends the run of a request, with the lock. */
@@ -302,7 +309,7 @@ static void end_run(tarn_engine *e, tarn__request *r, bool is_good)
 bool tarn__engine_run_draft(tarn_engine *e)
 {
     int count = 0;
-    int64_t lacking = 0, made = 0;
+    int64_t lacking = 0;
     for (int i = 0; i < e->count; i++)
         count += e->request[i]->draft.fed > 0;
     if (count == 0)
@@ -318,12 +325,11 @@ bool tarn__engine_run_draft(tarn_engine *e)
             lacking += e->request[i]->draft.fed;
         }
     tarn__engine_unlock(e);
-    double began = tarn__engine_now();
-    bool good = compute(e, request, count);
+    double began = tarn__engine_now(), first_ms = 0;
+    bool good = compute(e, request, count, &first_ms);
     tarn__engine_lock(e);
-    for (int i = 0; i < count; i++)
-        made += request[i]->draft.made;
-    note_time(e, lacking, count, made, tarn__engine_now() - began);
+    if (good)
+        note_time(e, request, count, lacking, first_ms, tarn__engine_now() - began);
     for (int i = 0; i < count; i++)
         end_run(e, request[i], good);
     tarn__release(request, bytes);

@@ -68,13 +68,16 @@ static double step_time(const tarn_engine *e, int64_t tokens)
     return known > 0 ? e->decode_ms[known] * (1 + FIRST_COST * (double)(tokens - known) / (double)known) : 0;
 }
 
+void tarn__engine_estimate(double *known, double ms)
+{
+    *known = *known > 0 ? *known + (ms - *known) * (ms < *known ? FASTER : SLOWER) : ms;
+}
+
 void tarn__engine_note_time(tarn_engine *e, double ms)
 {
     int64_t tokens = e->decoding_tokens;
-    if (tokens < 1 || tokens > TARN__ENGINE_TIMED_TOKENS)
-        return;
-    double *known = &e->decode_ms[tokens];
-    *known = *known > 0 ? *known + (ms - *known) * (ms < *known ? FASTER : SLOWER) : ms;
+    if (tokens >= 1 && tokens <= TARN__ENGINE_TIMED_TOKENS)
+        tarn__engine_estimate(&e->decode_ms[tokens], ms);
 }
 
 /* True if `more` tokens of a request are expected to save more time than they take in a step of `tokens` for so many
