@@ -262,6 +262,28 @@ static void a_slow_measure_of_the_draft_is_corrected(void **state)
     tarn_module_free(model);
 }
 
+/* The grammar allows one token, which the draft hardly proposes: it is given up, though what it proposes is not even
+ * computed. */
+static void a_draft_that_the_grammar_refuses_is_given_up(void **state)
+{
+    (void)state;
+    static const char rules[] = "root ::= \"q\"{90}";
+    tarn_grammar *grammar = tarn_grammar_gbnf(f.vocab, rules, sizeof(rules) - 1);
+    tarn_module *model = make_model(1, CONTEXT, 0);
+    tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.draft = model});
+    tarn_engine_stats stats;
+    assert_in_range(
+        count_runs(engine,
+                   &(tarn_generate_options){.max_tokens = 100, .grammar = grammar, .speculate = TARN_SPECULATE_DRAFT},
+                   0.1),
+        2, 25);
+    assert_true(tarn_engine_query(engine, &stats));
+    assert_int_equal(stats.new_tokens, 90);
+    tarn_engine_free(engine);
+    tarn_grammar_free(grammar);
+    tarn_module_free(model);
+}
+
 /* Requests of one prompt share its pages in the draft, too: the second one needs one page of its own. */
 static void prefixes_are_shared_in_the_draft(void **state)
 {
@@ -470,6 +492,7 @@ int main(void)
         in_scope(requests_have_the_same_tokens),
         in_scope(a_draft_that_agrees_saves_steps),
         in_scope(a_slow_measure_of_the_draft_is_corrected),
+        in_scope(a_draft_that_the_grammar_refuses_is_given_up),
         in_scope(prefixes_are_shared_in_the_draft),
         in_scope(requests_are_cancelled_with_their_drafts),
         in_scope(what_an_engine_cannot_do_is_refused),

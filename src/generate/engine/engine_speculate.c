@@ -192,18 +192,21 @@ bool tarn__engine_propose(tarn_engine *e)
     return true;
 }
 
+/* What the draft has made for a step and the grammar did not allow took its time, too: it counts as rejected. */
 void tarn__engine_note_accepted(tarn_engine *e, tarn__request *r)
 {
-    int64_t accepted = r->ids - 1, known = r->count + (r->proposed > 0 ? accepted : 0);
+    int64_t accepted = r->proposed > 0 ? r->ids - 1 : 0, known = r->count + accepted;
+    int64_t drafted = r->draft.made < r->draft.wanted ? r->draft.made : r->draft.wanted,
+            tried = drafted > r->proposed ? drafted : r->proposed;
     r->draft.computed = r->draft.computed < known ? r->draft.computed : known;
     r->draft.made = 0;
-    if (r->proposed == 0)
+    if (tried == 0)
         return;
     e->stats.proposed_tokens += r->proposed;
     e->stats.accepted_tokens += accepted;
     r->proposed_tokens += r->proposed;
     r->accepted_tokens += accepted;
-    r->accepted_part += LEARNING_RATE * ((double)accepted / (double)r->proposed - r->accepted_part);
-    r->proposal_length = accepted == r->proposed ? 2 * r->proposed : accepted > 0 ? accepted : FIRST_LENGTH;
+    r->accepted_part += LEARNING_RATE * ((double)accepted / (double)tried - r->accepted_part);
+    r->proposal_length = accepted == tried ? 2 * tried : accepted > 0 ? accepted : FIRST_LENGTH;
     r->proposed = 0;
 }
