@@ -441,6 +441,8 @@ static void wrong_bodies_are_refused_by_name(void **state)
         {"/v1/chat/completions",
          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}", "messages",
          "'image_url' are not supported", 400},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"web_search_options\":{}}",
+         "web_search_options", "not supported", 400},
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"top_logprobs\":2}",
          "top_logprobs", "needs logprobs", 400},
         {"/v1/chat/completions",

@@ -291,13 +291,21 @@ static bool read_modalities(tarn__api_job *job, tarn__body *f)
                             "modalities must be [\"text\"]: others are not supported");
 }
 
+/* An empty object asks for a search with OpenAI's defaults. */
+static bool refuse_search(tarn__api_job *job, tarn__body *f)
+{
+    return !tarn__body_member(f, "web_search_options") ||
+           tarn__api_refuse(&job->error, 400, "unsupported_parameter", "web_search_options",
+                            "web_search_options is not supported");
+}
+
 /* Members that change nothing here, and those that would but are not supported. */
 static bool read_others(tarn__api_job *job, tarn__body *f)
 {
     static const char *const without_effect[] = {"user",         "metadata",          "store",
                                                  "service_tier", "safety_identifier", "prompt_cache_key"};
-    static const char *const chat[] = {"functions", "function_call",     "audio", "prediction", "reasoning_effort",
-                                       "verbosity", "web_search_options"};
+    static const char *const chat[] = {"functions",  "function_call",    "audio",
+                                       "prediction", "reasoning_effort", "verbosity"};
     static const char *const completion[] = {"suffix"};
     bool is_chat = job->route == TARN__API_CHAT, good = true;
     int64_t best_of = job->n;
@@ -310,7 +318,7 @@ static bool read_others(tarn__api_job *job, tarn__body *f)
     if (!is_chat && good && (!tarn__body_int(f, "best_of", 1, TARN__API_N_MAX, &best_of) || best_of != job->n))
         return tarn__api_refuse(&job->error, 400, "unsupported_parameter", "best_of",
                                 "best_of other than n is not supported");
-    return good && (!is_chat || (read_modalities(job, f) && tarn__api_read_tools(job, f)));
+    return good && (!is_chat || (refuse_search(job, f) && read_modalities(job, f) && tarn__api_read_tools(job, f)));
 }
 
 bool tarn__api_read_params(tarn__api_job *job, const tarn__api_model *model, tarn__body *f)
