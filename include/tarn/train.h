@@ -262,8 +262,10 @@ typedef struct tarn_train_plan {
     char device[32], folder[1024];
     tarn_shape input; /* of one sample */
     int64_t classes, training_samples, validation_samples;
-    int64_t trained, frozen;            /* parameters */
-    int64_t memory_needed, memory_free; /* bytes on the device: estimated need; free memory, 0 if unknown */
+    int64_t trained, frozen; /* parameters */
+    /* bytes on the device: estimated need; free memory, 0 if unknown. Ranks on the CPUs of one machine need as much
+     * each, and have an equal share of what is free. */
+    int64_t memory_needed, memory_free;
     int64_t first_step, steps, steps_in_epoch;
     const char *task;        /* "classify", "regress", "lm" or "chat" */
     const char *sample_name; /* what a batch consists of: "sample"; of a language model "sequence" */

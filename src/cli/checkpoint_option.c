@@ -2,9 +2,10 @@
  *
  * The default is the best weights; a run without an evaluation yet has only the last ones, which are used with a
  * notice. Paths in tarn_run_weights are its own. */
-#include "cli/cli.h"
-
 #include <string.h>
+
+#include "cli/cli.h"
+#include "cli/train/train.h"
 
 /* NULL, not given, means best. */
 static bool parse(const char *word, tarn_run_checkpoint *checkpoint)
@@ -16,17 +17,14 @@ static bool parse(const char *word, tarn_run_checkpoint *checkpoint)
 int tarn__checkpoint_find(const char *command, const tarn__options *o, tarn_run_weights *w)
 {
     tarn_run_checkpoint checkpoint;
-    if (!parse(o->checkpoint, &checkpoint)) {
-        fprintf(stderr, "tarn %s: --checkpoint: '%s' must be best or last\n", command, o->checkpoint);
-        return TARN__MISUSED;
-    }
+    if (!parse(o->checkpoint, &checkpoint))
+        return tarn__rank_misuse(command, o->train.comm, "--checkpoint: '%s' must be best or last", o->checkpoint);
     if (!tarn_run_weights_find(o->words[0], checkpoint, w))
-        return tarn__print_error(command);
-    if (o->checkpoint && !w->is_run) {
-        fprintf(stderr, "tarn %s: --checkpoint: '%s' is not a run of tarn train and has one set of weights\n", command,
-                o->words[0]);
-        return TARN__MISUSED;
-    }
+        return tarn__rank_reports(o->train.comm) ? tarn__print_error(command) : TARN__FAILED;
+    if (o->checkpoint && !w->is_run)
+        return tarn__rank_misuse(command, o->train.comm,
+                                 "--checkpoint: '%s' is not a run of tarn train and has one set of weights",
+                                 o->words[0]);
     return TARN__DONE;
 }
 

@@ -337,19 +337,26 @@ bool tarn_comm_broadcast(tarn_comm *comm, int root, void *memory, size_t bytes)
     return good;
 }
 
-/* Dissemination: after round k a rank knows of the 2^(k + 1) ranks before it. */
+/* All ranks hear of all: each knows which one is missing. */
 bool tarn_comm_barrier(tarn_comm *comm)
 {
     static const char *const function = "comm_barrier";
-    if (tarn_failed() || !check_comm(function, comm))
+    tarn__message *messages = open_messages(function, comm, function);
+    if (!messages)
         return false;
-    bool good = true;
-    for (int distance = 1; good && distance < comm->size; distance *= 2) {
-        char out = 0, in;
-        tarn__message messages[] = {{&out, 1, (comm->rank + distance) % comm->size, true},
-                                    {&in, 1, (comm->rank + comm->size - distance) % comm->size, false}};
-        good = tarn__comm_exchange(function, comm, messages, 2);
+    size_t size = (size_t)comm->size;
+    char *bytes = tarn__alloc(size);
+    int count = 0, own = comm->rank;
+    if (bytes)
+        memset(bytes, 0, size);
+    for (int i = 1; bytes && i < comm->size; i++) {
+        int to = (own + i) % comm->size, from = (own + comm->size - i) % comm->size;
+        messages[count++] = (tarn__message){&bytes[own], 1, to, true};
+        messages[count++] = (tarn__message){&bytes[from], 1, from, false};
     }
+    bool good = bytes && tarn__comm_exchange(function, comm, messages, count);
+    tarn__release(bytes, size);
+    close_messages(comm, messages);
     return good;
 }
 

@@ -28,7 +28,8 @@ typedef struct record {
 typedef struct peer {
     int data, control; /* -1: the own rank */
     bool has_ended;    /* its sockets are closed */
-    bool has_spoken;   /* it has aborted or left before that */
+    bool has_aborted;  /* and told so */
+    bool has_left;
 } peer;
 
 typedef struct group {
@@ -54,7 +55,8 @@ static void hear(group *g, int rank)
         p->has_ended = got != (ssize_t)sizeof(r);
         if (p->has_ended)
             return;
-        p->has_spoken = true;
+        p->has_aborted = p->has_aborted || r.kind == RECORD_ABORT;
+        p->has_left = p->has_left || r.kind == RECORD_LEAVE;
         if (r.kind == RECORD_ABORT && !g->is_aborted) {
             g->is_aborted = true;
             g->failure = (tarn__comm_failure){.rank = r.rank};
@@ -243,14 +245,15 @@ static bool poll_group(tarn_comm *comm, tarn__comm_failure *failure)
     group *g = comm->state;
     hear_all(comm);
     for (int i = 0; !g->is_aborted && i < comm->size; i++)
-        if (g->peer[i].has_ended && !g->peer[i].has_spoken)
+        if (g->peer[i].has_ended && !g->peer[i].has_aborted && !g->peer[i].has_left)
             return fail_ended(comm, i, failure);
     if (g->is_aborted)
         *failure = g->failure;
     return !g->is_aborted;
 }
 
-/* The first rank that is there, or has said why it is not, reports. A rank that does not answer is none. */
+/* The first rank that is there, or has failed and told so, reports. A rank that has left, or does not answer, is none.
+ */
 static bool abort_group(tarn_comm *comm, const char *text)
 {
     group *g = comm->state;
@@ -261,8 +264,9 @@ static bool abort_group(tarn_comm *comm, const char *text)
     for (int i = 0; i < comm->size; i++)
         tell(g, i, RECORD_ABORT, &own);
     for (int i = 0; i < comm->rank; i++) {
+        const peer *p = &g->peer[i];
         bool is_silent = comm->failure.is_silent && comm->failure.rank == i;
-        if ((!g->peer[i].has_ended && !is_silent) || g->peer[i].has_spoken)
+        if (p->has_aborted || (!p->has_ended && !p->has_left && !is_silent))
             return true;
     }
     return comm->rank == 0;

@@ -84,17 +84,20 @@ static void wait_a_moment(group *g)
 
 /* ---- the row ----------------------------------------------------------------------------------------------------- */
 
-/* Receives what has arrived; messages of a pair in their order. Returns the number of messages that are not done, and
- * the peer of the first one. */
-static int advance(group *g, int rank, const tarn__message *messages, parcel *parcels, int count, int *peer)
+/* Receives what has arrived; messages of a pair in their order. Returns the number of messages that are not done, the
+ * peer of the first one, and whether one was copied: others may have come meanwhile, without the lock. */
+static int advance(group *g, int rank, const tarn__message *messages, parcel *parcels, int count, int *peer,
+                   bool *has_moved)
 {
     int left = 0;
+    *has_moved = false;
     for (int i = 0; i < count; i++) {
         if (!messages[i].is_send && !parcels[i].is_done) {
             bool is_first = true;
             for (int k = 0; k < i && is_first; k++)
                 is_first = messages[k].is_send || parcels[k].is_done || messages[k].peer != messages[i].peer;
             parcels[i].is_done = is_first && receive(g, rank, &messages[i]);
+            *has_moved = *has_moved || parcels[i].is_done;
         }
         if (!parcels[i].is_done && left++ == 0)
             *peer = messages[i].peer;
@@ -122,13 +125,16 @@ static bool run(tarn_comm *comm, const tarn__message *messages, parcel *parcels,
     group *g = comm->state;
     double begin = tarn__platform_seconds();
     int peer = -1;
+    bool has_moved;
     for (int i = 0; i < count; i++) {
         parcels[i] = (parcel){.message = &messages[i]};
         if (messages[i].is_send)
             append(queue_of(g, comm->rank, messages[i].peer), &parcels[i]);
     }
     pthread_cond_broadcast(&g->changed);
-    while (advance(g, comm->rank, messages, parcels, count, &peer) > 0) {
+    while (advance(g, comm->rank, messages, parcels, count, &peer, &has_moved) > 0) {
+        if (has_moved)
+            continue;
         double waited = tarn__platform_seconds() - begin;
         if (g->is_aborted || atomic_load(&comm->is_cancelled) || (seconds > 0 && waited > seconds)) {
             *failure = g->is_aborted ? g->failure : (tarn__comm_failure){.rank = peer};

@@ -55,7 +55,7 @@ static bool gather(const tarn__batch_sums *s, const double *own, double *all)
     size_t bytes = sizeof(size_t) * (size_t)size, *sizes = tarn__alloc(bytes);
     for (int i = 0; sizes && i < size; i++)
         sizes[i] = sizeof(double) * (size_t)(batches_of(s, i) * s->columns);
-    bool good = sizes && tarn_comm_all_gather(s->ranks->comm, own, all, sizes);
+    bool good = sizes && tarn__ranks_gather(s->ranks, own, all, sizes);
     tarn__release(sizes, bytes);
     return good;
 }
@@ -105,7 +105,7 @@ bool tarn__ranks_add(const tarn__ranks *ranks, int64_t *values, int64_t count)
     int64_t *all = tarn__alloc(own * (size_t)size);
     for (int i = 0; sizes && i < size; i++)
         sizes[i] = own;
-    bool good = sizes && all && tarn_comm_all_gather(ranks->comm, values, all, sizes);
+    bool good = sizes && all && tarn__ranks_gather(ranks, values, all, sizes);
     for (int64_t k = 0; good && k < count; k++) {
         values[k] = 0;
         for (int i = 0; i < size; i++)

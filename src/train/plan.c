@@ -12,6 +12,7 @@
 #include "autograd/tape.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/os/platform.h"
 #include "core/device/device.h"
 #include "core/memory/pool.h"
 #include "models/lm/arch.h"
@@ -203,7 +204,17 @@ bool tarn__plan_memory(const char *function, tarn_trainer *t)
     return true;
 }
 
-/* Free memory before the run allocates; memory cached by the pool counts as free. */
+/* The ranks on the machine of this one. */
+static int ranks_of_machine(const tarn__ranks *r)
+{
+    int count = 0;
+    for (int i = 0; i < r->size && r->size > 1; i++)
+        count += strcmp(tarn_comm_host(r->comm, i), tarn_comm_host(r->comm, r->rank)) == 0;
+    return count > 0 ? count : 1;
+}
+
+/* Free memory before the run allocates; memory cached by the pool counts as free. Ranks that compute on the CPU share
+ * the memory of their machine equally. */
 bool tarn__read_memory_free(const char *function, tarn_trainer *t)
 {
     tarn_device device = tarn_device_parse(t->options.device); /* not its meta device */
@@ -213,7 +224,8 @@ bool tarn__read_memory_free(const char *function, tarn_trainer *t)
     if (info.memory_free > 0 && t->memory_needed > info.memory_free && tarn_memory_of(device).cached > 0 &&
         tarn_empty_cache(device) && !tarn_device_query(device, &info))
         return tarn__raise_within(function);
-    t->memory_free = info.memory_free;
+    int ranks = ranks_of_machine(&t->ranks);
+    t->memory_free = ranks > 1 && tarn__is_cpu(device) ? tarn__platform_memory_share(ranks) : info.memory_free;
     return true;
 }
 

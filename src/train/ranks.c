@@ -181,11 +181,11 @@ bool tarn__ranks_compare(const char *function, tarn_trainer *t)
         return true;
     size_t bytes = sizeof(fingerprint) * (size_t)t->ranks.size;
     fingerprint own = fingerprint_of(t), *all = tarn__alloc(bytes);
-    double timeout = tarn__ranks_extend_timeout(t, 0);
+    double timeout = tarn__ranks_extend_timeout(&t->ranks, 0);
     bool good = all && tarn__ranks_wait(t) && gather(t, &own, all, sizeof(own)) &&
                 check_fingerprints(function, t, all) &&
                 tarn__ranks_broadcast(t, t->options.out, sizeof(t->options.out));
-    tarn__ranks_set_timeout(t, timeout);
+    tarn__ranks_set_timeout(&t->ranks, timeout);
     good = good && (t->is_dry_run || tarn_comm_connect(t->ranks.comm, t->device) || tarn__raise_within(function));
     tarn__release(all, bytes);
     return good;
@@ -243,33 +243,46 @@ bool tarn__ranks_share_tuning(const tarn_trainer *t)
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
+/* Any rank may be the late one: rank 0 writes, and another one reads more slowly than rank 0. */
 bool tarn__ranks_wait(const tarn_trainer *t)
 {
-    return tarn__ranks_broadcast(t, &(char){0}, 1) && (t->ranks.size == 1 || tarn_comm_barrier(t->ranks.comm));
+    if (t->ranks.size == 1)
+        return true;
+    double timeout = tarn__ranks_extend_timeout(&t->ranks, TARN__WRITING_TIME);
+    bool good = tarn_comm_barrier(t->ranks.comm);
+    tarn__ranks_set_timeout(&t->ranks, timeout);
+    return good;
 }
 
 bool tarn__ranks_broadcast(const tarn_trainer *t, void *memory, size_t bytes)
 {
     if (t->ranks.size == 1)
         return true;
-    double timeout = tarn__ranks_extend_timeout(t, TARN__WRITING_TIME);
+    double timeout = tarn__ranks_extend_timeout(&t->ranks, TARN__WRITING_TIME);
     bool good = tarn_comm_broadcast(t->ranks.comm, 0, memory, bytes);
-    tarn__ranks_set_timeout(t, timeout);
+    tarn__ranks_set_timeout(&t->ranks, timeout);
     return good;
 }
 
-double tarn__ranks_extend_timeout(const tarn_trainer *t, double factor)
+bool tarn__ranks_gather(const tarn__ranks *r, const void *own, void *all, const size_t *bytes)
 {
-    tarn_comm *comm = t->ranks.comm;
-    double before = comm ? comm->timeout : 0;
-    tarn__ranks_set_timeout(t, factor * before);
+    double timeout = tarn__ranks_extend_timeout(r, TARN__WRITING_TIME);
+    bool good = tarn_comm_all_gather(r->comm, own, all, bytes);
+    tarn__ranks_set_timeout(r, timeout);
+    return good;
+}
+
+double tarn__ranks_extend_timeout(const tarn__ranks *r, double factor)
+{
+    double before = r->comm ? r->comm->timeout : 0;
+    tarn__ranks_set_timeout(r, factor * before);
     return before;
 }
 
-void tarn__ranks_set_timeout(const tarn_trainer *t, double seconds)
+void tarn__ranks_set_timeout(const tarn__ranks *r, double seconds)
 {
-    if (t->ranks.comm)
-        t->ranks.comm->timeout = seconds;
+    if (r->comm)
+        r->comm->timeout = seconds;
 }
 
 bool tarn__ranks_is_stopped(const tarn_trainer *t)

@@ -20,8 +20,8 @@
 #include "parallel/sum_queue.h"
 #include "train/loop/step.h"
 
-/* A rank waits so many times longer than in a step while rank 0 writes a checkpoint or generates a sample: a machine
- * that is lost then still ends the run. */
+/* A rank waits so many times longer than in a step while rank 0 writes a checkpoint or generates a sample, at the start
+ * of a run, and at the end of an evaluation: a machine that is lost then still ends the run. */
 enum { TARN__WRITING_TIME = 10 };
 
 typedef struct tarn__ranks {
@@ -69,14 +69,19 @@ static inline bool tarn__ranks_is_first(const tarn__ranks *ranks)
     return ranks->rank == 0;
 }
 
-/* Waits for all ranks, longer than in a step: rank 0 may be writing. The second also copies memory of rank 0. */
+/* Waits for all ranks, longer than in a step: rank 0 may be writing, another one reading. The second copies memory of
+ * rank 0 instead. */
 bool tarn__ranks_wait(const tarn_trainer *trainer);
 bool tarn__ranks_broadcast(const tarn_trainer *trainer, void *memory, size_t bytes);
 
 /* Lets a rank wait for others `factor` times as long; 0: without a limit. Returns the seconds before, for the second.
  */
-double tarn__ranks_extend_timeout(const tarn_trainer *trainer, double factor);
-void tarn__ranks_set_timeout(const tarn_trainer *trainer, double seconds);
+double tarn__ranks_extend_timeout(const tarn__ranks *ranks, double factor);
+void tarn__ranks_set_timeout(const tarn__ranks *ranks, double seconds);
+
+/* Gives all ranks the pieces of all, bytes[i] of rank i, in the order of ranks; waits TARN__WRITING_TIME times as long
+ * as in a step: ranks that share an evaluation are not equally fast. */
+bool tarn__ranks_gather(const tarn__ranks *ranks, const void *own, void *all, const size_t *bytes);
 
 /* Gives all ranks the autotuning results of rank 0: with other algorithms a rank would compute other bits. */
 bool tarn__ranks_share_tuning(const tarn_trainer *trainer);

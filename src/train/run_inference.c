@@ -321,7 +321,7 @@ bool tarn__run_compare(const char *function, const tarn_run *run, const tarn_dat
     share *all = tarn__alloc(sizeof(own) * (size_t)r->size);
     for (int i = 0; sizes && i < r->size; i++)
         sizes[i] = sizeof(own);
-    bool good = sizes && all && tarn_comm_all_gather(r->comm, &own, all, sizes);
+    bool good = sizes && all && tarn__ranks_gather(r, &own, all, sizes);
     for (int i = 1; good && i < r->size; i++)
         if (memcmp(&all[i], &all[0], sizeof(own)) != 0)
             good =

@@ -218,8 +218,9 @@ static bool create_components(const char *function, tarn_trainer *t)
     tarn__rng_state callers = tarn__random_save();
     tarn_module_free(t->model); /* the base on the meta device: sizes without storage */
     t->model = NULL;
-    bool good =
-        tarn__plan_memory(function, t) && tarn__read_memory_free(function, t) && tarn__plan_fit_check(function, t);
+    /* all ranks have read what is free before one of them allocates */
+    bool good = tarn__plan_memory(function, t) && tarn__read_memory_free(function, t) && tarn__ranks_wait(t) &&
+                tarn__plan_fit_check(function, t);
     tarn_seed((uint64_t)t->options.seed);
     if (good)
         t->model = tarn__model_reopen(function, t);
@@ -348,15 +349,14 @@ static bool resume_run(const char *function, tarn_trainer *t, const char *folder
 static tarn_trainer *open_trainer(const char *folder, const tarn_train_options *options, bool is_dry_run)
 {
     const char *function = is_dry_run ? "trainer_dry_run" : folder ? "trainer_resume" : "trainer_new";
-    if (tarn_failed() || !tarn__train_options_check(function, options))
-        return NULL;
-    tarn_trainer *trainer = tarn__alloc(sizeof(*trainer));
+    tarn_trainer *trainer = tarn_failed() ? NULL : tarn__alloc(sizeof(*trainer));
     if (!trainer)
         return NULL;
     trainer->is_dry_run = is_dry_run;
     trainer->options = folder ? (tarn_train_options){0} : *options;
     trainer->ranks = (tarn__ranks){.comm = options->comm, .size = options->comm ? tarn_comm_size(options->comm) : 1};
-    if (folder ? resume_run(function, trainer, folder, options) : start_run(function, trainer))
+    if (tarn__train_options_check(function, options) &&
+        (folder ? resume_run(function, trainer, folder, options) : start_run(function, trainer)))
         return trainer;
     tarn__ranks_fail(trainer, false);
     tarn_trainer_free(trainer);

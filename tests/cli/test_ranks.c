@@ -208,16 +208,20 @@ static void a_number_of_processes_that_does_not_fit_is_one_sentence(void **state
 
 /* ---- ranks that the command starts itself ------------------------------------------------------------------------ */
 
-/* Starts `tarn train ARGUMENTS` alone. */
-static FILE *start_command(const char *arguments)
+/* Starts `tarn COMMAND ARGUMENTS` alone. */
+static FILE *start_alone(const char *command, const char *arguments)
 {
     char line[4096];
-    snprintf(line, sizeof(line),
-             "cd \"%s\" && exec 2>&1 < /dev/null && TARN_THREADS=1 exec timeout 120 \"%s\" train %s", scratch("."),
-             getenv("TARN_COMMAND"), arguments);
+    snprintf(line, sizeof(line), "cd \"%s\" && exec 2>&1 < /dev/null && TARN_THREADS=1 exec timeout 120 \"%s\" %s %s",
+             scratch("."), getenv("TARN_COMMAND"), command, arguments);
     FILE *job = popen(line, "r");
     assert_non_null(job);
     return job;
+}
+
+static FILE *start_command(const char *arguments)
+{
+    return start_alone("train", arguments);
 }
 
 static void run_command(const char *arguments)
@@ -360,19 +364,26 @@ static void ranks_that_cannot_be_started_are_one_sentence(void **state)
     }
 }
 
-/* Starts two ranks as torchrun does, rank 0 with the GPU of the second: LOCAL_RANK decides. */
-static int run_torchrun(const char *arguments, int local_size)
+/* Starts two ranks as torchrun does within a job of Slurm, whose variables are those of torchrun itself. Rank 0 has the
+ * GPU of the second: LOCAL_RANK decides. `second` are variables of rank 1. */
+static int run_torchrun_with(const char *second, const char *arguments, int local_size)
 {
     char line[4096];
     snprintf(line, sizeof(line),
              "cd \"%s\" && exec 2>&1; export WORLD_SIZE=2 LOCAL_WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d "
-             "TARN_THREADS=1; RANK=1 LOCAL_RANK=0 timeout 60 \"%s\" %s & "
+             "SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 TARN_THREADS=1; "
+             "RANK=1 LOCAL_RANK=0 %s timeout 60 \"%s\" %s & "
              "RANK=0 LOCAL_RANK=1 timeout 60 \"%s\" %s < /dev/null; status=$?; wait; exit $status",
-             scratch("."), local_size, 1024 + (int)(getpid() % 60000), getenv("TARN_COMMAND"), arguments,
+             scratch("."), local_size, 1024 + (int)(getpid() % 60000), second, getenv("TARN_COMMAND"), arguments,
              getenv("TARN_COMMAND"), arguments);
     FILE *job = popen(line, "r");
     assert_non_null(job);
     return end_job(job);
+}
+
+static int run_torchrun(const char *arguments, int local_size)
+{
+    return run_torchrun_with("", arguments, local_size);
 }
 
 static void processes_of_torchrun_find_each_other_without_mpi(void **state)
@@ -396,6 +407,115 @@ static void processes_of_torchrun_find_each_other_without_mpi(void **state)
                                       2),
                          0);
         assert_int_equal(count_of("device      mirror:1"), 1);
+    }
+}
+
+/* Rank 1 sees no GPU: rank 0 prints why the run ends. */
+static void a_rank_without_a_gpu_tells_the_others(void **state)
+{
+    (void)state;
+    if (tarn_device_count("mirror") < 2)
+        skip();
+    write_data();
+    int status = run_torchrun_with("TARN_BACKENDS=cpu",
+                                   "train --data text:text.txt --model gpt2 --layers 1 --heads 2 --hidden-size 16 "
+                                   "--context 32 --batch-size 8 --steps 1 --out no --device mirror --gpus 2",
+                                   2);
+    if (status != 1 || count_of("tarn train: ") != 1 || count_of("tarn train: rank 1 on ") != 1 ||
+        count_of("--gpus 2: this machine has 0 GPUs, and each rank needs one") != 1)
+        fail_msg("status %d:\n%s", status, output);
+}
+
+/* What all ranks find is printed once. */
+static void errors_and_warnings_of_all_ranks_are_printed_once(void **state)
+{
+    (void)state;
+    write_data();
+    assert_int_equal(end_job(start_alone("eval", "nothing --ranks 3")), 1);
+    if (count_of("tarn eval: ") != 1)
+        fail_msg("%s", output);
+    run_command("--data text:text.txt --model gpt2 --layers 1 --heads 2 --hidden-size 16 --context 32 --batch-size 12 "
+                "--device cpu --quiet --reduce fast --steps 2 --out fast --ranks 3");
+    run_command("--resume fast --steps 4 --ranks 2");
+    if (count_of("will not be bitwise identical") != 1)
+        fail_msg("%s", output);
+}
+
+/* Starts the command in a process of its own, whose output is in a file. */
+static pid_t start_process(const char *arguments, bool ignores_children)
+{
+    char line[4096];
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child > 0)
+        return child;
+    if (ignores_children)
+        signal(SIGCHLD, SIG_IGN);
+    snprintf(line, sizeof(line), "cd \"%s\" && TARN_THREADS=1 exec \"%s\" train %s > process.log 2>&1 < /dev/null",
+             scratch("."), getenv("TARN_COMMAND"), arguments);
+    execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+    _exit(127);
+}
+
+/* Fails, and ends the process, after half a minute. Its exit status; -1: a signal has ended it. */
+static int end_process(pid_t process)
+{
+    int status;
+    size_t count;
+    for (int i = 0; i < 1500; i++) {
+        pid_t ended = waitpid(process, &status, WNOHANG);
+        assert_true(ended >= 0);
+        if (ended == process) {
+            char *text = get_file(scratch("process.log"), &count);
+            snprintf(output, sizeof(output), "%.*s", (int)count, text);
+            free(text);
+            return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        }
+        wait_a_moment();
+    }
+    kill(process, SIGKILL);
+    waitpid(process, &status, 0);
+    fail_msg("the process has not ended");
+    return -1;
+}
+
+/* Some supervisors ignore SIGCHLD, which programs inherit. */
+static void ranks_that_end_are_seen_where_sigchld_is_ignored(void **state)
+{
+    (void)state;
+    write_data();
+    if (end_process(start_process(RUN "--steps 1 --out ignored --ranks 2", true)) != 0)
+        fail_msg("%s", output);
+}
+
+/* -1: Linux does not list them. */
+static int has_children(pid_t process)
+{
+    char path[64], text[32] = "";
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)process, (int)process);
+    FILE *file = fopen(path, "r");
+    int found = file ? fread(text, 1, sizeof(text), file) > 0 : -1;
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* The moment at which the first rank is there: the others are started after it, and end too. */
+static void a_signal_reaches_ranks_that_are_not_started_yet(void **state)
+{
+    (void)state;
+    if (TARN__SANITIZE[0] || has_children(getpid()) < 0)
+        skip();
+    write_data();
+    for (int i = 0; i < 8; i++) {
+        pid_t process =
+            start_process(RUN "--virtual-ranks 8 --ranks 8 --steps 100000 --overwrite --out started", false);
+        for (int k = 0; k < 100000 && has_children(process) == 0; k++)
+            ; /* it is a matter of milliseconds */
+        kill(process, SIGTERM);
+        int status = end_process(process);
+        if (status != 128 + SIGTERM || output[0])
+            fail_msg("start %d: status %d:\n%s", i, status, output);
     }
 }
 
@@ -433,6 +553,10 @@ int main(void)
         cmocka_unit_test(processes_of_torchrun_find_each_other_without_mpi),
         cmocka_unit_test(the_connection_of_ranks_is_measured),
         cmocka_unit_test(ranks_that_cannot_be_started_are_one_sentence),
+        cmocka_unit_test(a_rank_without_a_gpu_tells_the_others),
+        cmocka_unit_test(errors_and_warnings_of_all_ranks_are_printed_once),
+        cmocka_unit_test(ranks_that_end_are_seen_where_sigchld_is_ignored),
+        cmocka_unit_test(a_signal_reaches_ranks_that_are_not_started_yet),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

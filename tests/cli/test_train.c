@@ -207,6 +207,20 @@ static void the_unit_of_the_speed_follows_the_data(void **state)
                    " images/s");
 }
 
+static void mistakes_are_those_of_classifiers(void **state)
+{
+    (void)state;
+    char folder[600];
+    snprintf(folder, sizeof(folder), "%s", scratch("numbers"));
+    expect_command(
+        command_line("train --data csv:%s --task regress --device cpu --epochs 1 --out %s", make_table(), folder), 0,
+        "RMSE");
+    expect_command(command_line("eval %s --confusion 2>&1", folder), 2,
+                   "tarn eval: --confusion applies to classifiers only");
+    expect_command(command_line("eval %s --mistakes 3 2>&1", folder), 2,
+                   "tarn eval: --mistakes applies to classifiers only");
+}
+
 /* One step per epoch. */
 static void short_epochs_are_judged_together(void **state)
 {
@@ -492,6 +506,7 @@ int main(void)
         in_scope(a_configuration_is_read_and_flags_come_after_it),
         in_scope(a_run_prints_plain_lines_in_a_pipe_and_objects_as_json),
         in_scope(the_unit_of_the_speed_follows_the_data),
+        in_scope(mistakes_are_those_of_classifiers),
         in_scope(short_epochs_are_judged_together),
         in_scope(a_signal_saves_and_stops_and_the_run_resumes_bitwise_identically),
         in_scope(signals_of_one_second_are_one_request_and_the_next_ends_the_run),

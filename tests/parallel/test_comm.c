@@ -340,6 +340,30 @@ static void a_rank_that_does_not_answer_is_named(void **state)
     assert_non_null(strstr(ranks[0].error, "does not answer"));
 }
 
+/* The first rank that gives up tells the others. */
+static bool meet_in_vain(tarn_comm *comm, void *ctx)
+{
+    if (tarn_comm_rank(comm) == *(int *)ctx || (tarn_comm_set_timeout(comm, 0.3) && tarn_comm_barrier(comm)))
+        return true;
+    tarn_comm_abort(comm, tarn_error());
+    return false;
+}
+
+/* Whichever rank is missing, none is taken for it that waits itself. */
+static void a_rank_that_is_missing_at_a_barrier_is_named(void **state)
+{
+    (void)state;
+    for (int missing = 0; missing < 4; missing++) {
+        rank_run ranks[MAX_RANKS];
+        char name[32];
+        snprintf(name, sizeof(name), "rank %d on ", missing);
+        run_ranks(4, meet_in_vain, &missing, ranks);
+        for (int i = 0; i < 4; i++)
+            if (i != missing && (ranks[i].good || !strstr(ranks[i].error, name)))
+                fail_msg("rank %d without rank %d: '%s'", i, missing, ranks[i].error);
+    }
+}
+
 typedef struct told {
     int count[3]; /* per rank */
     char text[256];
@@ -473,6 +497,27 @@ static void a_rank_that_ends_is_named_at_once(void **state)
     tarn_comm_free(comm);
 }
 
+/* Rank 0 leaves: rank 1, which waits for it in vain, reports. Rank 2 leaves that to rank 1. */
+static void a_rank_that_has_left_reports_nothing(void **state)
+{
+    (void)state;
+    int value;
+    tarn_comm *comms[3];
+    has_sockets = true;
+    connect_ranks(3, comms);
+    tarn_comm_free(comms[0]);
+    assert_false(tarn_comm_receive(comms[1], 0, &value, sizeof(value)));
+    tarn_comm_abort(comms[1], tarn_error());
+    tarn_clear_error();
+    assert_true(tarn_comm_is_reporter(comms[1]));
+    tarn_comm_free(comms[1]);
+    assert_false(tarn_comm_poll(comms[2]));
+    tarn_comm_abort(comms[2], tarn_error());
+    tarn_clear_error();
+    assert_false(tarn_comm_is_reporter(comms[2]));
+    tarn_comm_free(comms[2]);
+}
+
 #define OF_BOTH(test) \
     {#test, test, use_memory, NULL, NULL}, \
     { \
@@ -489,9 +534,11 @@ int main(void)
         OF_BOTH(ranks_on_the_cpu_need_no_link),
         OF_BOTH(a_failed_rank_ends_the_calls_of_all_others_with_its_text),
         OF_BOTH(a_rank_that_does_not_answer_is_named),
+        OF_BOTH(a_rank_that_is_missing_at_a_barrier_is_named),
         OF_BOTH(a_long_wait_is_told_once_by_one_rank),
         OF_BOTH(a_broken_communicator_stays_broken),
         cmocka_unit_test(a_rank_that_ends_is_named_at_once),
+        cmocka_unit_test(a_rank_that_has_left_reports_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <tarn/parallel.h>
 #include <tarn/train.h>
+#include <unistd.h>
 
 #include "support/files.h"
 #include "tarn_features.h"
@@ -22,6 +23,7 @@ typedef struct rank {
     pthread_t thread;
     const char *folder, *data;
     int64_t batch_size;
+    unsigned delay; /* microseconds from opening the run to its evaluation */
     tarn_comm *comm;
     result found;
     bool good;
@@ -33,6 +35,7 @@ static void *run_rank(void *argument)
     rank *r = argument;
     tarn_run *run = tarn_run_open_with(r->folder, tarn_device_cpu(), &(tarn_run_open_options){.comm = r->comm});
     const char *task = run ? tarn_run_task(run) : "";
+    usleep(r->delay);
     if (strcmp(task, "lm") == 0)
         r->good = tarn_run_evaluate_text(run, r->data, r->batch_size, &r->found.text);
     else if (strcmp(task, "regress") == 0)
@@ -45,11 +48,14 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
+static double timeout; /* seconds; 0: the default */
+
 static void run_ranks(rank *ranks, int size)
 {
     tarn_comm *comms[MAX_RANKS];
     assert_true(tarn_comm_threads(size, comms));
     for (int i = 0; i < size; i++) {
+        assert_true(timeout == 0 || tarn_comm_set_timeout(comms[i], timeout));
         ranks[i].comm = size > 1 ? comms[i] : NULL;
         assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
     }
@@ -157,6 +163,22 @@ static void other_data_on_a_rank_is_an_error_on_all(void **state)
     }
 }
 
+/* Ranks read their models and data at their own speed, which is no step. */
+static void a_slow_rank_is_waited_for_longer_than_in_a_step(void **state)
+{
+    (void)state;
+    train("mlp", "digits:200", scratch("slow"));
+    rank ranks[2] = {{.folder = scratch("slow"), .batch_size = 8}, {0}};
+    ranks[1] = ranks[0];
+    ranks[1].delay = 600000;
+    timeout = 0.2;
+    run_ranks(ranks, 2);
+    timeout = 0;
+    for (int i = 0; i < 2; i++)
+        if (!ranks[i].good)
+            fail_msg("rank %d: %s", i, ranks[i].error);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +186,7 @@ int main(void)
         cmocka_unit_test(regressions_are_evaluated_bitwise_identically),
         cmocka_unit_test(language_models_are_evaluated_bitwise_identically),
         cmocka_unit_test(other_data_on_a_rank_is_an_error_on_all),
+        cmocka_unit_test(a_slow_rank_is_waited_for_longer_than_in_a_step),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,6 +1,7 @@
 /* test_ranks.c: data-parallel runs, with threads as ranks: checkpoints are bitwise identical for 1, 2 and 4 ranks, runs
  * are stopped and resumed on another number of ranks, and ranks that do not match are errors. */
 #include <pthread.h>
+#include <sys/socket.h>
 #include <tarn/model.h>
 #include <tarn/parallel.h>
 #include <tarn/train.h>
@@ -19,6 +20,7 @@ typedef struct rank_run {
     tarn_train_options options;
     const char *resume;        /* folder; NULL: a new run */
     int64_t stop_at;           /* 0: never */
+    unsigned delay;            /* microseconds from opening the trainer to the run */
     double val_loss, accuracy; /* of the last evaluation */
     bool is_dry_run;           /* gives the plan alone: */
     tarn_train_plan plan;
@@ -28,7 +30,7 @@ typedef struct rank_run {
     char error[1024];
 } rank_run;
 
-static void listen(const tarn_train_report *report, void *ctx)
+static void on_report(const tarn_train_report *report, void *ctx)
 {
     rank_run *r = ctx;
     if (report->kind == TARN_REPORT_EVALUATION) {
@@ -48,19 +50,41 @@ static void *run_rank(void *argument)
     r->trainer = r->is_dry_run ? tarn_trainer_dry_run(NULL, &r->options)
                  : r->resume   ? tarn_trainer_resume(r->resume, &r->options)
                                : tarn_trainer_new(&r->options);
-    r->good = r->trainer &&
-              (r->is_dry_run ? tarn_trainer_plan(r->trainer, &r->plan) : tarn_trainer_run(r->trainer, listen, r, NULL));
+    usleep(r->delay);
+    r->good = r->trainer && (r->is_dry_run ? tarn_trainer_plan(r->trainer, &r->plan)
+                                           : tarn_trainer_run(r->trainer, on_report, r, NULL));
     snprintf(r->error, sizeof(r->error), "%s", tarn_error());
     tarn_clear_error();
     tarn_trainer_free(r->trainer);
     return NULL;
 }
 
+static bool has_sockets; /* the ranks are connected by sockets */
+
+static void connect_ranks(int size, tarn_comm **comms)
+{
+    int sockets[MAX_RANKS][MAX_RANKS][2];
+    if (!has_sockets) {
+        assert_true(tarn_comm_threads(size, comms));
+        return;
+    }
+    for (int a = 0; a < size; a++)
+        for (int b = a + 1; b < size; b++)
+            for (int kind = 0; kind < 2; kind++) {
+                int pair[2];
+                assert_int_equal(socketpair(AF_UNIX, kind ? SOCK_SEQPACKET : SOCK_STREAM, 0, pair), 0);
+                sockets[a][b][kind] = pair[0];
+                sockets[b][a][kind] = pair[1];
+            }
+    for (int i = 0; i < size; i++)
+        assert_non_null(comms[i] = tarn_comm_sockets(i, size, &sockets[i][0][0]));
+}
+
 /* Runs all ranks to their end. `ranks` has options and the rest of a run of each. */
 static void run_ranks(rank_run *ranks, int size)
 {
     tarn_comm *comms[MAX_RANKS];
-    assert_true(tarn_comm_threads(size, comms));
+    connect_ranks(size, comms);
     for (int i = 0; i < size; i++) {
         ranks[i].options.comm = size > 1 ? comms[i] : NULL;
         assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
@@ -320,6 +344,22 @@ static void a_run_is_resumed_with_zero_on_and_off(void **state)
     assert_same_weights("without zero/step-2", "with zero/step-2", false);
 }
 
+/* A rank reads its checkpoint at its own speed: the others, whose messages do not wait for it, do. */
+static void a_rank_that_begins_late_is_waited_for_longer_than_in_a_step(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    rank_run ranks[2] = {{.options = gpt2("late")}, {.options = gpt2("late"), .delay = 1500000}};
+    ranks[0].options.rank_timeout = ranks[1].options.rank_timeout = 0.5;
+    has_sockets = true;
+    run_ranks(ranks, 2);
+    has_sockets = false;
+    for (int i = 0; i < 2; i++)
+        if (!ranks[i].good)
+            fail_msg("rank %d: %s", i, ranks[i].error);
+}
+
 /* State is a quarter on each of four ranks. */
 static void zero_divides_the_state_of_the_optimizer(void **state)
 {
@@ -341,6 +381,26 @@ static void zero_divides_the_state_of_the_optimizer(void **state)
     }
     if (state_bytes[1] * 4 < state_bytes[0] - 4096 || state_bytes[1] * 4 > state_bytes[0] + 4096)
         fail_msg("%lld bytes of state, with zero %lld", (long long)state_bytes[0], (long long)state_bytes[1]);
+}
+
+/* They need as much each: free memory is that of the machine, which four ranks share. */
+static void ranks_of_a_machine_share_its_memory(void **state)
+{
+    (void)state;
+    static rank_run ranks[4];
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    ranks[0] = (rank_run){.options = gpt2("memory"), .is_dry_run = true};
+    run_ranks(ranks, 1);
+    assert_true(ranks[0].good);
+    int64_t alone = ranks[0].plan.memory_free;
+    for (int i = 0; i < 4; i++)
+        ranks[i] = (rank_run){.options = gpt2("memory"), .is_dry_run = true};
+    run_ranks(ranks, 4);
+    for (int i = 0; i < 4; i++)
+        if (!ranks[i].good || ranks[i].plan.memory_free > alone / 2 || ranks[i].plan.memory_free < alone / 8)
+            fail_msg("rank %d: %lld of %lld bytes: %s", i, (long long)ranks[i].plan.memory_free, (long long)alone,
+                     ranks[i].error);
 }
 
 /* On as many ranks as virtual ranks the statistics are those of the whole batch: the run is that of one virtual rank.
@@ -595,6 +655,20 @@ static void ranks_with_other_data_or_options_are_an_error(void **state)
     expect_failure(rates, 2, "the options of rank 1 on ");
 }
 
+/* The others have not failed themselves: they hear of it instead of waiting. */
+static void options_that_are_invalid_on_one_rank_end_all(void **state)
+{
+    (void)state;
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    rank_run ranks[2] = {{.options = gpt2("invalid")}, {.options = gpt2("invalid")}};
+    ranks[1].options.workers = 100;
+    run_ranks(ranks, 2);
+    for (int i = 0; i < 2; i++)
+        if (ranks[i].good || !strstr(ranks[i].error, "workers") || (i == 0 && !strstr(ranks[i].error, "rank 1 on ")))
+            fail_msg("rank %d: '%s'", i, ranks[i].error);
+}
+
 /* All ranks find it, and name the same layer. */
 static void a_loss_that_is_not_finite_ends_all_ranks(void **state)
 {
@@ -620,7 +694,9 @@ int main(void)
         cmocka_unit_test(a_device_with_memory_of_its_own_gives_the_same_checkpoints),
         cmocka_unit_test(a_run_is_stopped_and_resumed_on_another_number_of_ranks),
         cmocka_unit_test(a_run_is_resumed_with_zero_on_and_off),
+        cmocka_unit_test(a_rank_that_begins_late_is_waited_for_longer_than_in_a_step),
         cmocka_unit_test(zero_divides_the_state_of_the_optimizer),
+        cmocka_unit_test(ranks_of_a_machine_share_its_memory),
         cmocka_unit_test(synchronized_batchnorms_train_as_the_whole_batch_does),
         cmocka_unit_test(evaluations_are_bitwise_identical_for_any_number_of_ranks),
         cmocka_unit_test(a_split_step_is_the_step_of_the_whole_batch_up_to_rounding),
@@ -631,6 +707,7 @@ int main(void)
         cmocka_unit_test(fast_reductions_that_are_impossible_are_errors),
         cmocka_unit_test(overlap_that_is_impossible_is_an_error),
         cmocka_unit_test(ranks_with_other_data_or_options_are_an_error),
+        cmocka_unit_test(options_that_are_invalid_on_one_rank_end_all),
         cmocka_unit_test(a_loss_that_is_not_finite_ends_all_ranks),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

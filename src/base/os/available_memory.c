@@ -120,12 +120,18 @@ static int64_t left_to_process(void)
                    left_below(RLIMIT_DATA, data > 0 ? data * 1024 : -1));
 }
 
-int64_t tarn__platform_memory_free(void)
+/* Limits of the process are its own. */
+int64_t tarn__platform_memory_share(int processes)
 {
     int64_t available = number_in("/proc/meminfo", "MemAvailable:");
     if (available < 0)
         return 0;
-    available = min_i64(available * 1024, min_i64(tarn__platform_cgroup_memory("/sys/fs/cgroup", "/proc/self/cgroup"),
-                                                  left_to_process()));
+    available = min_i64(available * 1024, tarn__platform_cgroup_memory("/sys/fs/cgroup", "/proc/self/cgroup"));
+    available = min_i64(available / processes, left_to_process());
     return available > 0 ? available : 1; /* 0 means unknown */
+}
+
+int64_t tarn__platform_memory_free(void)
+{
+    return tarn__platform_memory_share(1);
 }

@@ -24,9 +24,11 @@ bool tarn__platform_own_folder(char *path, size_t size);
  * there is neither variable, or a folder cannot be created. */
 bool tarn__platform_cache_folder(const char *below, char *path, size_t size);
 
-/* Physical memory in bytes; 0 when unknown. Free memory counts the limits of control groups and of the process. */
+/* Physical memory in bytes; 0 when unknown. Free memory counts the limits of control groups and of the process; a share
+ * is what each of some processes may take that are on this machine together. */
 int64_t tarn__platform_memory_total(void);
 int64_t tarn__platform_memory_free(void);
+int64_t tarn__platform_memory_share(int processes);
 
 /* Bytes left by the control groups listed in a file like /proc/self/cgroup, mounted at a folder like /sys/fs/cgroup;
  * INT64_MAX: unlimited. Parameters are for tests. */

@@ -159,8 +159,10 @@ static void print_head(const tarn__options *options, const tarn_comm *comm)
 static int run_rank(const tarn__options *options, tarn_comm *comm)
 {
     tarn__options own = *options;
-    if (own.gpus ? !tarn__place_rank("bench comm", &own, comm) : false)
-        return TARN__MISUSED;
+    int status = own.gpus ? tarn__place_rank("bench comm", &own, comm) : TARN__DONE;
+    if (status != TARN__DONE)
+        return status;
+    tarn__rank_mute(comm, own.quiet);
     tarn_device device = own.gpus ? tarn_device_parse(own.train.device) : tarn_device_cpu();
     bool good = !tarn_failed() && tarn_comm_connect(comm, device);
     if (good)
@@ -169,8 +171,7 @@ static int run_rank(const tarn__options *options, tarn_comm *comm)
         good = measure_size(options, comm, options->sizes[i], device);
     if (good)
         return TARN__DONE;
-    tarn_comm_abort(comm, tarn_error());
-    return tarn_comm_is_reporter(comm) ? tarn__print_error("bench comm") : TARN__FAILED;
+    return tarn__rank_reports(comm) ? tarn__print_error("bench comm") : TARN__FAILED;
 }
 
 /* Two ranks, unless the user or mpirun has said how many. */
@@ -192,7 +193,9 @@ int tarn__bench_comm(const tarn__options *options)
         return tarn__launch("bench comm", &own);
     }
     tarn_comm *comm = tarn__rank_comm();
-    int status = comm ? run_rank(options, comm) : tarn__print_error("bench comm");
+    int status = comm                        ? run_rank(options, comm)
+                 : tarn__is_first_launched() ? tarn__print_error("bench comm")
+                                             : TARN__FAILED;
     tarn_comm_free(comm);
     return status;
 }

@@ -56,16 +56,11 @@ static void print_table(const tarn_run *run, const char *data, const results *f)
            (long long)f->all.samples);
 }
 
-/* Prints the pending error. Wrong arguments are misuse; a file or device that fails is not. */
-/* Of ranks, one prints the error; the others hear of it. */
+/* Prints the pending error, of ranks on one. Wrong arguments are misuse; a file or device that fails is not. */
 static int report_error(const tarn__options *options)
 {
-    tarn_comm *comm = options->train.comm;
     bool misused = tarn_error_code() == TARN_ERROR_ARGUMENT;
-    const char *error = tarn_error();
-    if (comm)
-        tarn_comm_abort(comm, error + (strncmp(error, "tarn: ", 6) == 0 ? 6 : 0));
-    if (!comm || tarn_comm_is_reporter(comm))
+    if (tarn__rank_reports(options->train.comm))
         tarn__print_error("eval");
     return misused ? TARN__MISUSED : TARN__FAILED;
 }
@@ -84,8 +79,8 @@ static int evaluate(const tarn__options *options, tarn_run *run)
                  .correct = calloc((size_t)classes, sizeof(int64_t))};
     int status = TARN__DONE;
     if (!f.samples || !f.correct) {
-        fprintf(stderr, "tarn eval: out of memory\n");
-        status = TARN__FAILED;
+        tarn_set_error(TARN_ERROR_MEMORY, "eval: out of memory");
+        status = report_error(options);
     } else if (!tarn_run_evaluate(run, options->data, options->batch_size, &f.all, f.samples, f.correct)) {
         status = report_error(options);
     } else if (is_first(options)) {
@@ -166,16 +161,10 @@ static void print_text(const tarn__options *options, const tarn_run *run, const 
 /* Language models. --batch-size counts windows of a whole context, so it is lowered to stay below MAX_BATCH_TOKENS. */
 static int evaluate_text(const tarn__options *options, tarn_run *run)
 {
-    if (options->confusion || options->mistakes) {
-        if (is_first(options))
-            fprintf(stderr, "tarn eval: %s applies to classifiers only\n",
-                    options->confusion ? "--confusion" : "--mistakes");
-        return TARN__MISUSED;
-    }
     tarn_model_info info;
     tarn_text_evaluation evaluation;
     if (!tarn_model_query(tarn_run_model(run), &info))
-        return tarn__print_error("eval");
+        return report_error(options);
     int64_t max_windows = MAX_BATCH_TOKENS / info.context > 0 ? MAX_BATCH_TOKENS / info.context : 1;
     if (!tarn_run_evaluate_text(run, options->data,
                                 options->batch_size < max_windows ? options->batch_size : max_windows, &evaluation))
@@ -194,6 +183,9 @@ static int evaluate_by_task(const tarn__options *options, tarn_run *run)
     } rows[] = {
         {"classify", evaluate}, {"regress", evaluate_regression}, {"lm", evaluate_text}, {"chat", evaluate_text}};
     const char *task = tarn_run_task(run);
+    if ((options->confusion || options->mistakes) && strcmp(task, "classify") != 0)
+        return tarn__rank_misuse("eval", options->train.comm, "%s applies to classifiers only",
+                                 options->confusion ? "--confusion" : "--mistakes");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (strcmp(rows[i].task, task) == 0)
             return rows[i].evaluate(options, run);
@@ -235,17 +227,18 @@ static int open_and_evaluate(const tarn__options *options)
 static int run_rank(const tarn__options *options)
 {
     tarn__options own = *options;
-    own.train.comm = tarn__rank_comm();
-    if (!own.train.comm)
+    tarn_comm *comm = own.train.comm = tarn__rank_comm();
+    if (!comm)
         return tarn__is_first_launched() ? tarn__print_error("eval") : TARN__FAILED;
+    tarn__rank_mute(comm, false);
     own.quiet = own.quiet || !is_first(&own);
     snprintf(own.train.device, sizeof(own.train.device), "%s", own.device_text);
-    int status = tarn__place_rank("eval", &own, own.train.comm) ? TARN__DONE : TARN__MISUSED;
+    int status = tarn__place_rank("eval", &own, comm);
     if (status == TARN__DONE) {
         own.device = own.devices[0] = tarn_device_parse(own.train.device);
         status = tarn_failed() ? report_error(&own) : open_and_evaluate(&own);
     }
-    tarn_comm_free(own.train.comm);
+    tarn_comm_free(comm);
     return status;
 }
 

@@ -155,23 +155,10 @@ static void set_variables(const job *j, int rank)
     }
 }
 
-/* In the child; returns on failure only. */
-static void become_rank(const job *j, int rank, pid_t launcher)
-{
-#ifdef __linux__
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != launcher)
-        return; /* it has ended before that */
-#else
-    (void)launcher;
-#endif
-    set_variables(j, rank);
-    if (name_sockets(j, rank))
-        execv(j->arguments[0], j->arguments);
-    fprintf(stderr, "tarn %s: rank %d cannot be started: %s\n", j->command, rank, strerror(errno));
-}
-
 /* ---- signals ----------------------------------------------------------------------------------------------------- */
+
+static const int passed[] = {SIGINT, SIGTERM, SIGHUP};
+enum { PASSED = sizeof(passed) / sizeof(passed[0]) };
 
 /* To all ranks that have not ended. Async-signal-safe. */
 static void pass_on(int number)
@@ -181,39 +168,77 @@ static void pass_on(int number)
             kill(process[i], number);
 }
 
-/* A terminal sends Ctrl-C to the ranks as well; they count two signals at once as one. */
+/* A terminal sends Ctrl-C to the ranks as well; they count two signals at once as one. A parent that ignores SIGCHLD
+ * would take the ends of the ranks away. */
 static void catch_signals(void)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
     sigfillset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+    signal(SIGCHLD, SIG_DFL);
+    for (int i = 0; i < PASSED; i++) {
         struct sigaction before;
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN)
+        if (sigaction(passed[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN)
             continue; /* by nohup: the ranks inherit that */
-        sigaction(numbers[i], &action, NULL);
+        sigaction(passed[i], &action, NULL);
     }
 }
 
-/* ---- the job ----------------------------------------------------------------------------------------------------- */
+/* In a rank: its signals are its own again, also those that have come since it was forked. */
+static void release_signals(const sigset_t *before)
+{
+    for (int i = 0; i < PASSED; i++) {
+        struct sigaction action;
+        if (sigaction(passed[i], NULL, &action) == 0 && action.sa_handler == pass_on)
+            signal(passed[i], SIG_DFL);
+    }
+    sigprocmask(SIG_SETMASK, before, NULL);
+}
 
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
+
+/* In the child; returns on failure only. */
+static void become_rank(const job *j, int rank, pid_t launcher, const sigset_t *before)
+{
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != launcher)
+        return; /* it has ended before that */
+#else
+    (void)launcher;
+#endif
+    set_variables(j, rank);
+    release_signals(before);
+    if (name_sockets(j, rank))
+        execv(j->arguments[0], j->arguments);
+    fprintf(stderr, "tarn %s: rank %d cannot be started: %s\n", j->command, rank, strerror(errno));
+}
+
+/* Signals wait meanwhile: one that comes goes on to all ranks. */
 static bool start(const job *j)
 {
     pid_t launcher = getpid();
+    sigset_t all, before;
+    bool good = true;
     fflush(NULL);
-    for (int i = 0; i < j->size; i++) {
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    for (int i = 0; good && i < j->size; i++) {
         pid_t child = fork();
         if (child == 0) {
-            become_rank(j, i, launcher);
+            become_rank(j, i, launcher, &before);
             _exit(TARN__FAILED);
         }
-        if (child < 0)
-            return false;
-        process[i] = child;
-        processes = i + 1;
+        good = child > 0;
+        process[i] = good ? child : 0;
+        processes = i + good;
     }
-    return true;
+    int why = errno;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    errno = why;
+    return good;
 }
+
+/* ---- the job ----------------------------------------------------------------------------------------------------- */
 
 /* How a job ended. */
 typedef struct outcome {
@@ -367,15 +392,6 @@ tarn_comm *tarn__launched_comm(void)
     return comm;
 }
 
-bool tarn__is_first_launched(void)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (getenv(names[i]))
-            return strcmp(getenv(names[i]), "0") == 0;
-    return true;
-}
-
 /* --gpus and --ranks start ranks here; mpirun and srun have done so already, as many as are asked for. */
 int tarn__check_ranks(const char *command, const tarn__options *options)
 {
@@ -420,14 +436,29 @@ tarn_comm *tarn__rank_comm(void)
     return tarn__is_launched() ? tarn__launched_comm() : is_torchrun() ? tarn_comm_torchrun() : tarn_comm_mpi();
 }
 
+/* The first of these variables that is set, of which the last one is torchrun's. Under torchrun that one counts: those
+ * of Slurm are of the process that has started torchrun. NULL: none. */
+static const char *find_variable(const char *const names[4])
+{
+    const char *text = is_torchrun() ? getenv(names[3]) : NULL;
+    for (int i = 0; !text && i < 4; i++)
+        text = getenv(names[i]);
+    return text;
+}
+
+bool tarn__is_first_launched(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK"};
+    const char *text = find_variable(names);
+    return !text || strcmp(text, "0") == 0;
+}
+
 /* The number of this rank among those of its machine; -1: unknown. */
 static int local_rank(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (getenv(names[i]))
-            return (int)strtol(getenv(names[i]), NULL, 10);
-    return -1;
+    const char *text = find_variable(names);
+    return text ? (int)strtol(text, NULL, 10) : -1;
 }
 
 /* The backend whose devices the ranks share: that of `--device` where it has no number, else of the automatic
@@ -444,37 +475,67 @@ static bool choose_backend(const char *device, char *name, size_t size)
     return !strchr(name, ':') && (is_auto || strcmp(name, "cpu") != 0);
 }
 
-/* Prints on rank 0 alone. Returns false. */
-static bool refuse(const tarn_comm *comm, const char *format, ...) TARN_PRINTF(2, 3);
-static bool refuse(const tarn_comm *comm, const char *format, ...)
+/* The others are told first: they may have no reason to end themselves. Of all ranks one prints. */
+static bool is_reporter_of(tarn_comm *comm, const char *text)
 {
+    if (comm)
+        tarn_comm_abort(comm, text);
+    return !comm || tarn_comm_is_reporter(comm);
+}
+
+int tarn__rank_misuse(const char *command, tarn_comm *comm, const char *format, ...)
+{
+    char text[600];
     va_list arguments;
     va_start(arguments, format);
-    if (tarn_comm_rank(comm) == 0)
-        vfprintf(stderr, format, arguments);
+    vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    return false;
+    if (is_reporter_of(comm, text))
+        fprintf(stderr, "tarn %s: %s\n", command, text);
+    return TARN__MISUSED;
+}
+
+bool tarn__rank_reports(tarn_comm *comm)
+{
+    const char *error = tarn_error();
+    return is_reporter_of(comm, error + (strncmp(error, "tarn: ", 6) == 0 ? 6 : 0));
+}
+
+/* Rank 0 prints everything but this: it is the one that is waited for. */
+static void print_wait(const char *text, void *ctx)
+{
+    (void)ctx;
+    fprintf(stderr, "tarn: %s\n", text);
+}
+
+void tarn__rank_mute(tarn_comm *comm, bool is_quiet)
+{
+    if (tarn_comm_rank(comm) == 0)
+        return;
+    tarn_set_log(NULL, NULL);
+    if (!is_quiet)
+        tarn_comm_set_notice(comm, print_wait, NULL);
 }
 
 /* Slurm may show each rank its own GPU only; ranks that share one are refused when they are connected. */
-bool tarn__place_rank(const char *command, tarn__options *options, const tarn_comm *comm)
+int tarn__place_rank(const char *command, tarn__options *options, tarn_comm *comm)
 {
     char *device = options->train.device, name[32];
     const char *host = getenv("NCCL_HOSTID");
     bool is_free = choose_backend(device, name, sizeof(name)), is_shared = host && host[0];
     if (options->resume && !device[0] && !options->gpus)
-        return true; /* the run's own device */
+        return TARN__DONE; /* the run's own device */
     if (!is_free)
-        return !options->gpus || refuse(comm, "tarn %s: --gpus chooses the devices; remove --device %s\n", command,
-                                        tarn__escaped(device));
+        return !options->gpus ? TARN__DONE
+                              : tarn__rank_misuse(command, comm, "--gpus chooses the devices; remove --device %s",
+                                                  tarn__escaped(device));
     int local = options->gpus ? tarn_comm_rank(comm) : local_rank(),
         count = strcmp(name, "cpu") != 0 && local >= 0 ? tarn_device_count(name) : 0;
     if (options->gpus && (count == 0 || (count < options->gpus && !is_shared)))
-        return refuse(comm,
-                      "tarn %s: --gpus %lld: this machine has %d GPU%s, and each rank needs one; tarn info lists "
-                      "them\n",
-                      command, (long long)options->gpus, count, count == 1 ? "" : "s");
+        return tarn__rank_misuse(
+            command, comm, "--gpus %lld: this machine has %d GPU%s, and each rank needs one; tarn info lists them",
+            (long long)options->gpus, count, count == 1 ? "" : "s");
     if (count > 0)
         snprintf(device, sizeof(options->train.device), "%s:%d", name, local % count);
-    return true;
+    return TARN__DONE;
 }

@@ -131,12 +131,6 @@ static void print_end(const tarn_train_plan *p, const tarn_train_result *r, cons
                strcmp(p->options.merge, "gguf") == 0 ? "merged.gguf" : "merged", (long long)r->best_step);
 }
 
-/* Ends a failed run of several ranks: one of them prints the error. */
-static bool is_silent(const tarn__options *options)
-{
-    return options->train.comm && !tarn_comm_is_reporter(options->train.comm);
-}
-
 /* Prints the pending error. Options that exclude each other or name nothing are misuse; a disk or device that fails is
  * not. */
 static int report_error(void)
@@ -190,7 +184,7 @@ static bool train(tarn_trainer *trainer, tarn__display *d, tarn_train_result *re
 static int failed(const tarn__options *options)
 {
     tarn__progress_close();
-    return is_silent(options) ? TARN__FAILED : tarn__print_error("train");
+    return tarn__rank_reports(options->train.comm) ? tarn__print_error("train") : TARN__FAILED;
 }
 
 /* Everything after the trainer is open. A dry run ends after the plan. */
@@ -208,8 +202,9 @@ static int run(const tarn__options *options, tarn_trainer *trainer)
     if (options->profile && !tarn_trainer_profile(trainer, options->profile_steps ? options->profile_steps : 10))
         return failed(options);
     if (!train(trainer, &d, &result))
-        return tarn_error_code() == TARN_ERROR_MEMORY && !is_silent(options) ? tarn__out_of_memory(&plan)
-                                                                             : failed(options);
+        return tarn_error_code() == TARN_ERROR_MEMORY && tarn__rank_reports(options->train.comm)
+                   ? tarn__out_of_memory(&plan)
+                   : failed(options);
     print_end(&plan, &result, &d);
     return options->profile ? tarn__train_profile(&plan, result.profiled, !d.quiet && !d.json) : TARN__DONE;
 }
@@ -226,7 +221,7 @@ static int open_and_run(const tarn__options *options)
                                               : tarn_trainer_new(&options->train);
     if (!trainer) {
         tarn__progress_close();
-        if (is_silent(options))
+        if (!tarn__rank_reports(options->train.comm))
             return TARN__FAILED;
         return tarn_error_code() == TARN_ERROR_MEMORY ? tarn__print_memory_error() : report_error();
     }
@@ -238,29 +233,23 @@ static int open_and_run(const tarn__options *options)
     return status;
 }
 
-/* Rank 0 prints everything but this: it is the one that is waited for. */
-static void print_wait(const char *text, void *ctx)
-{
-    (void)ctx;
-    fprintf(stderr, "tarn: %s\n", text);
-}
-
 /* One rank of several: rank 0 alone prints. */
 static int run_rank(const tarn__options *options)
 {
     tarn__options own = *options;
-    own.train.comm = tarn__rank_comm();
-    if (!own.train.comm)
+    tarn_comm *comm = own.train.comm = tarn__rank_comm();
+    if (!comm)
         return tarn__is_first_launched() ? report_error() : TARN__FAILED;
-    if (tarn_comm_rank(own.train.comm) != 0) {
-        if (!own.quiet)
-            tarn_comm_set_notice(own.train.comm, print_wait, NULL);
+    tarn__rank_mute(comm, own.quiet);
+    if (tarn_comm_rank(comm) != 0) {
         own.quiet = true;
         own.json = false;
         own.profile = false; /* rank 0 has the run folder */
     }
-    int status = tarn__place_rank("train", &own, own.train.comm) ? open_and_run(&own) : TARN__MISUSED;
-    tarn_comm_free(own.train.comm);
+    int status = tarn__place_rank("train", &own, comm);
+    if (status == TARN__DONE)
+        status = open_and_run(&own);
+    tarn_comm_free(comm);
     return status;
 }
 

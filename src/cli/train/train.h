@@ -41,9 +41,20 @@ bool tarn__is_rank(void);
 tarn_comm *tarn__rank_comm(void);
 bool tarn__is_first_launched(void);
 
-/* Gives a rank its GPU, where the device is open: the one of its number on this machine. False after rank 0 has printed
- * why it cannot. */
-bool tarn__place_rank(const char *command, tarn__options *options, const tarn_comm *comm);
+/* Gives a rank its GPU, where the device is open: the one of its number on this machine. TARN__DONE, or the result of
+ * tarn__rank_misuse(). */
+int tarn__place_rank(const char *command, tarn__options *options, tarn_comm *comm);
+
+/* Leaves printing to rank 0, except for a wait for rank 0 unless `is_quiet`. */
+void tarn__rank_mute(tarn_comm *comm, bool is_quiet);
+
+/* Ends this rank for a mistake of the user: tells the other ranks, and prints it where this one reports. Returns
+ * TARN__MISUSED. comm may be NULL: no ranks. */
+int tarn__rank_misuse(const char *command, tarn_comm *comm, const char *format, ...) TARN_PRINTF(3, 4);
+
+/* Tells the other ranks of the pending error. True where the caller is to print it: of all ranks one does. comm may be
+ * NULL: no ranks. */
+bool tarn__rank_reports(tarn_comm *comm);
 
 /* ---- memory (train_memory.c) ------------------------------------------------------------------------------------- */
 

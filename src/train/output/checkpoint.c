@@ -308,9 +308,9 @@ bool tarn__checkpoint_save(tarn_trainer *t)
     bool is_first = tarn__ranks_is_first(&t->ranks), is_sharded = tarn__is_sharded(&t->options);
     if (!is_first && !is_sharded)
         return true;
-    double timeout = tarn__ranks_extend_timeout(t, TARN__WRITING_TIME);
+    double timeout = tarn__ranks_extend_timeout(&t->ranks, TARN__WRITING_TIME);
     bool good = is_first ? write_next(t) && commit_files("trainer_run", t) : join_writing(t);
-    tarn__ranks_set_timeout(t, timeout);
+    tarn__ranks_set_timeout(&t->ranks, timeout);
     return good;
 }
 
