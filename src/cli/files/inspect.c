@@ -246,8 +246,8 @@ static const char *shards_of(const tarn_gguf *file)
     int64_t count = 0;
     if (tarn_gguf_has(file, "split.count", NULL))
         tarn_gguf_int(file, "split.count", 0, UINT16_MAX, &count);
-    snprintf(text, sizeof(text), count > 1 ? " in %lld shards" : "", (long long)count);
-    return text;
+    snprintf(text, sizeof(text), " in %lld shards", (long long)count);
+    return count > 1 ? text : "";
 }
 
 /* All metadata before all tensors, as in the file. Reading stops at the first error, which the caller reports. */
