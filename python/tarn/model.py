@@ -47,7 +47,11 @@ Stop = Union[str, int, Sequence[Union[str, int]]]
 
 def _stops(stop: Stop) -> List[Union[str, int]]:
     """One string or token, or several, as a list."""
-    return [stop] if isinstance(stop, (str, int)) else list(stop)
+    parts = [stop] if isinstance(stop, (str, int)) else list(stop)
+    for part in parts:
+        if isinstance(part, str) and "\0" in part:
+            raise ValueError(f"stop: {part!r} contains a NUL character, which a stop string cannot match")
+    return parts
 
 
 def _generate_options(max_tokens: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int,

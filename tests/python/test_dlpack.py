@@ -213,7 +213,7 @@ class Lifetimes(Case):
         for version in (None, (1, 0)):
             capsule = tarn.ones(2).__dlpack__(max_version=version)
             self.assertEqual(tarn.from_dlpack(capsule).tolist(), [1, 1])
-            with self.assertRaisesRegex(ValueError, "used already"):
+            with self.assertRaisesRegex(ValueError, "already been used"):
                 tarn.from_dlpack(capsule)
 
     def test_a_refused_capsule_is_released(self):

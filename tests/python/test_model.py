@@ -70,10 +70,12 @@ class Models(Case):
 
     def test_a_stop_is_a_string_or_several(self):
         text = self.model.generate("abcabc", max_tokens=40)
-        end = text[5:7]
+        end = next(text[i:i + 2] for i in range(5, len(text)) if "\0" not in text[i:i + 2])
         self.assertEqual(self.model.generate("abcabc", max_tokens=40, stop=end),
                          self.model.generate("abcabc", max_tokens=40, stop=[end]))
         self.assertEqual(self.model.generate("abcabc", max_tokens=40, stop=end), text[:text.index(end)])
+        with self.assertRaisesRegex(ValueError, "contains a NUL character"):
+            self.model.generate("abcabc", stop=["x", "a\0b"])
 
     def test_greedy_ids_equal_transformers(self):
         prompt = torch.randint(0, 256, (1, 12), generator=self.generator)
