@@ -5,6 +5,7 @@
 #ifndef TARN__COMM_H
 #define TARN__COMM_H
 
+#include <float.h>
 #include <stdatomic.h>
 #include <tarn/parallel.h>
 
@@ -21,9 +22,9 @@ typedef struct tarn__comm_failure {
 
 typedef struct tarn__comm_row {
     const char *name;
-    /* Runs all messages and waits for them, at most `seconds` (0: no limit) for each peer. False with `failure`. Calls
-     * tarn__comm_notice() with the peer it waits for when tarn__comm_notice_is_due(), and fails without a failure once
-     * comm->is_cancelled. */
+    /* Runs all messages and waits for them, at most `seconds` (0: no limit) for each peer. False with `failure`. Tells
+     * the others whom it waits for when tarn__comm_tell_is_due(), calls tarn__comm_notice() with the culprit of the
+     * wait when tarn__comm_notice_is_due(), and fails without a failure once comm->is_cancelled. */
     bool (*exchange)(tarn_comm *comm, const tarn__message *messages, int count, double seconds,
                      tarn__comm_failure *failure);
     /* False with `failure` if a rank has aborted. Does not wait. */
@@ -80,12 +81,55 @@ const char *tarn__comm_step(const tarn_comm *comm, char *text, size_t size);
 #define TARN__COMM_HURRY 0.25 /* seconds of a wait until its notice, once the user wants the run to stop */
 #define TARN__COMM_SLOW 0.25  /* fraction of the time limit of a wait until its notice */
 
+#define TARN__COMM_PAUSE 0.1 /* seconds that a round of a wait counts at most: this process may have been stopped */
+
+/* A wait of an exchange. */
+typedef struct tarn__comm_wait {
+    double last, waited; /* seconds: the clock at the last round; sum of rounds without progress */
+    int told;            /* the peer that the others have been told of; -1: none */
+} tarn__comm_wait;
+
+/* Adds a round to a wait. A rank that was stopped, or had no core, does not take that for silence of the others. */
+static inline double tarn__comm_waited(tarn__comm_wait *wait, double now)
+{
+    double round = now - wait->last;
+    wait->last = now;
+    return wait->waited += round < TARN__COMM_PAUSE ? round : TARN__COMM_PAUSE;
+}
+
+/* Seconds of a wait until its notice; DBL_MAX: never. */
+static inline double tarn__comm_notice_time(const tarn_comm *comm)
+{
+    double slow = comm->timeout > 0 ? TARN__COMM_SLOW * comm->timeout : DBL_MAX;
+    return atomic_load(&comm->is_hurried) && TARN__COMM_HURRY < slow ? TARN__COMM_HURRY : slow;
+}
+
+/* True when the others are to know whom this rank waits for: before any of them names a rank. */
+static inline bool tarn__comm_tell_is_due(const tarn_comm *comm, const tarn__comm_wait *wait, int peer)
+{
+    double slow = comm->timeout > 0 ? TARN__COMM_SLOW * comm->timeout : TARN__COMM_HURRY;
+    return wait->told != peer && wait->waited > 0.5 * (TARN__COMM_HURRY < slow ? TARN__COMM_HURRY : slow);
+}
+
+/* The rank that a wait for `peer` is due to: the end of the chain of ranks that wait for one another. `waits_for` has
+ * whom each rank waits for, -1: nobody. `peer` itself where the chain comes back. */
+static inline int tarn__comm_culprit(const tarn_comm *comm, const int *waits_for, int peer)
+{
+    int at = peer;
+    for (int i = 0; i < comm->size && at >= 0; i++) {
+        int next = waits_for[at];
+        if (next < 0 || next >= comm->size)
+            return at;
+        at = next == comm->rank ? -1 : next;
+    }
+    return peer;
+}
+
 /* True when a wait is to be told to the user: it is long, or the user wants the run to stop, and there was none in this
  * step. */
 static inline bool tarn__comm_notice_is_due(const tarn_comm *comm, double waited)
 {
-    return comm->noticed != comm->step + 1 && ((waited > TARN__COMM_HURRY && atomic_load(&comm->is_hurried)) ||
-                                               (comm->timeout > 0 && waited > TARN__COMM_SLOW * comm->timeout));
+    return comm->noticed != comm->step + 1 && waited > tarn__comm_notice_time(comm);
 }
 
 /* Tells the user that rank 0 waits for another one, or rank 1 for rank 0. */

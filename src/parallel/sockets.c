@@ -1,12 +1,13 @@
 /* sockets.c: the communicator between processes of one machine, connected by pairs of local sockets.
  *
- * Every pair of ranks has two: a stream for data, and one of records for what a rank says about itself: an abort, or
- * that it leaves. A record is sent whole or not at all, so that an abort is heard in the middle of any message. A rank
- * that ends without a word closes its sockets: the others know at once. */
+ * Every pair of ranks has two: a stream for data, and one of records for what a rank says about itself: an abort, whom
+ * it waits for, or that it leaves. A record is sent whole or not at all, so that an abort is heard in the middle of any
+ * message. A rank that ends without a word closes its sockets: the others know at once. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,12 +17,14 @@
 #include "parallel/comm.h"
 
 enum { MAX_RANKS = 1024, WAIT = 50 /* milliseconds */ };
+/* Bytes of unread records from which on waits are not told: an abort and a leave find space behind them. */
+enum { MAX_UNREAD = 32 << 10 };
 #define LATE_TIME 0.5 /* seconds that messages sent before an abort may come after it */
 
-typedef enum record_kind { RECORD_ABORT = 1, RECORD_LEAVE } record_kind;
+typedef enum record_kind { RECORD_ABORT = 1, RECORD_LEAVE, RECORD_WAIT } record_kind;
 
 typedef struct record {
-    int32_t kind, rank; /* of an abort: the rank that has failed */
+    int32_t kind, rank; /* of an abort: the rank that has failed; of a wait: whom it is for, -1: it has ended */
     char text[TARN__COMM_TEXT];
 } record;
 
@@ -30,11 +33,13 @@ typedef struct peer {
     bool has_ended;    /* its sockets are closed */
     bool has_aborted;  /* and told so */
     bool has_left;
+    bool is_told; /* the last record to it is of a wait that has not ended */
 } peer;
 
 typedef struct group {
     peer *peer; /* [size] */
     struct pollfd *wait;
+    int *waits_for; /* [size] -1: nobody */
     bool is_aborted;
     tarn__comm_failure failure;
 } group;
@@ -57,6 +62,8 @@ static void hear(group *g, int rank)
             return;
         p->has_aborted = p->has_aborted || r.kind == RECORD_ABORT;
         p->has_left = p->has_left || r.kind == RECORD_LEAVE;
+        if (r.kind == RECORD_WAIT)
+            g->waits_for[rank] = r.rank;
         if (r.kind == RECORD_ABORT && !g->is_aborted) {
             g->is_aborted = true;
             g->failure = (tarn__comm_failure){.rank = r.rank};
@@ -72,15 +79,30 @@ static void hear_all(const tarn_comm *comm)
         hear(comm->state, i);
 }
 
-/* Tells a rank, unless it has ended. Records are few: a socket has space for them. */
-static void tell(const group *g, int rank, record_kind kind, const tarn__comm_failure *failure)
+/* Tells a rank, unless it has ended. Aborts and leaves are few: a socket has space for them. */
+static void tell(const group *g, int rank, record_kind kind, int about, const char *text)
 {
-    record r = {.kind = (int32_t)kind, .rank = failure ? failure->rank : 0};
-    if (failure)
-        snprintf(r.text, sizeof(r.text), "%s", failure->text);
+    record r = {.kind = (int32_t)kind, .rank = about};
+    snprintf(r.text, sizeof(r.text), "%s", text);
     if (g->peer[rank].control >= 0 && !g->peer[rank].has_ended &&
         send(g->peer[rank].control, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         return; /* it has ended: the next read of its sockets says so */
+}
+
+/* Tells the others whom this rank waits for; -1: nobody any more. Records are read where a rank waits itself: one that
+ * does not is told only as long as few are unread. */
+static void tell_wait(const tarn_comm *comm, int waits_for)
+{
+    group *g = comm->state;
+    for (int i = 0; i < comm->size; i++) {
+        peer *p = &g->peer[i];
+        int unread = 0;
+        bool has_space = p->control >= 0 && ioctl(p->control, TIOCOUTQ, &unread) == 0 && unread < MAX_UNREAD;
+        if (waits_for >= 0 ? !has_space : !p->is_told)
+            continue;
+        tell(g, i, RECORD_WAIT, waits_for, "");
+        p->is_told = waits_for >= 0;
+    }
 }
 
 /* A rank that ends without a word has been killed. */
@@ -188,10 +210,10 @@ static void wait_for(const tarn_comm *comm, const tarn__message *messages, const
 /* An abort may overtake messages: where all come within LATE_TIME, the next call reports it. So a mistake that every
  * rank finds by itself is not reported as that of the rank which found it first. */
 static bool run(tarn_comm *comm, const tarn__message *messages, progress *p, int count, double seconds,
-                tarn__comm_failure *failure)
+                tarn__comm_wait *wait, tarn__comm_failure *failure)
 {
     group *g = comm->state;
-    double begin = tarn__platform_seconds(), aborted = 0;
+    double aborted = 0;
     bool was_aborted = g->is_aborted;
     for (;;) {
         round r = advance(g, messages, p, count);
@@ -199,9 +221,11 @@ static bool run(tarn_comm *comm, const tarn__message *messages, progress *p, int
             return true;
         if (r.ended >= 0)
             return fail_ended(comm, r.ended, failure);
-        if (r.has_moved)
+        double waited = tarn__comm_waited(wait, tarn__platform_seconds());
+        if (r.has_moved) {
+            wait->waited = aborted = 0; /* on the same clock */
             continue;
-        double waited = tarn__platform_seconds() - begin;
+        }
         hear_all(comm);
         if (g->is_aborted && !was_aborted) {
             was_aborted = true;
@@ -214,11 +238,13 @@ static bool run(tarn_comm *comm, const tarn__message *messages, progress *p, int
         if (atomic_load(&comm->is_cancelled))
             return false;
         if (seconds > 0 && waited > seconds) {
-            failure->rank = r.pending;
+            failure->rank = tarn__comm_culprit(comm, g->waits_for, r.pending);
             return false;
         }
+        if (tarn__comm_tell_is_due(comm, wait, r.pending))
+            tell_wait(comm, wait->told = r.pending);
         if (tarn__comm_notice_is_due(comm, waited))
-            tarn__comm_notice(comm, r.pending);
+            tarn__comm_notice(comm, tarn__comm_culprit(comm, g->waits_for, r.pending));
         wait_for(comm, messages, p, count);
     }
 }
@@ -233,7 +259,11 @@ static bool exchange(tarn_comm *comm, const tarn__message *messages, int count, 
         return false;
     }
     memset(p, 0, bytes);
-    bool good = run(comm, messages, p, count, seconds, failure);
+    tarn__comm_wait wait = {.last = tarn__platform_seconds(), .told = -1};
+    bool good = run(comm, messages, p, count, seconds, &wait, failure);
+    hear_all(comm); /* a rank that never waits reads what it is told, too */
+    if (good && wait.told >= 0)
+        tell_wait(comm, -1);
     tarn__release(p, bytes);
     return good;
 }
@@ -262,7 +292,7 @@ static bool abort_group(tarn_comm *comm, const char *text)
         snprintf(own.text, sizeof(own.text), "%s", text);
     hear_all(comm);
     for (int i = 0; i < comm->size; i++)
-        tell(g, i, RECORD_ABORT, &own);
+        tell(g, i, RECORD_ABORT, own.rank, own.text);
     for (int i = 0; i < comm->rank; i++) {
         const peer *p = &g->peer[i];
         bool is_silent = comm->failure.is_silent && comm->failure.rank == i;
@@ -281,13 +311,14 @@ static void free_group(group *g, int size, bool closes)
         }
     tarn__release(g->peer, sizeof(*g->peer) * (size_t)size);
     tarn__release(g->wait, sizeof(*g->wait) * 2 * (size_t)size);
+    tarn__release(g->waits_for, sizeof(*g->waits_for) * (size_t)size);
     tarn__release(g, sizeof(*g));
 }
 
 static void free_rank(tarn_comm *comm)
 {
     for (int i = 0; !comm->is_broken && i < comm->size; i++)
-        tell(comm->state, i, RECORD_LEAVE, NULL);
+        tell(comm->state, i, RECORD_LEAVE, comm->rank, "");
     free_group(comm->state, comm->size, true);
 }
 
@@ -299,11 +330,14 @@ static group *new_group(int rank, int size, const int *sockets)
     if (!g)
         return NULL;
     *g = (group){.peer = tarn__alloc(sizeof(*g->peer) * (size_t)size),
-                 .wait = tarn__alloc(sizeof(*g->wait) * 2 * (size_t)size)};
-    if (!g->peer || !g->wait) {
+                 .wait = tarn__alloc(sizeof(*g->wait) * 2 * (size_t)size),
+                 .waits_for = tarn__alloc(sizeof(*g->waits_for) * (size_t)size)};
+    if (!g->peer || !g->wait || !g->waits_for) {
         free_group(g, size, false);
         return NULL;
     }
+    for (int i = 0; i < size; i++)
+        g->waits_for[i] = -1;
     for (int i = 0; i < size; i++)
         g->peer[i] = i == rank ? (peer){.data = -1, .control = -1}
                                : (peer){.data = sockets[2 * i], .control = sockets[2 * i + 1]};

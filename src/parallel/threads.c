@@ -27,6 +27,7 @@ typedef struct group {
     pthread_cond_t changed;
     int size, users; /* ranks, and those whose handle is not freed */
     parcel **queue;  /* [from · size + to], first in first out */
+    int *waits_for;  /* [size]: the peer that a rank waits for; -1: none */
     bool is_aborted;
     tarn__comm_failure failure;
 } group;
@@ -123,29 +124,35 @@ static bool run(tarn_comm *comm, const tarn__message *messages, parcel *parcels,
                 tarn__comm_failure *failure)
 {
     group *g = comm->state;
-    double begin = tarn__platform_seconds();
+    tarn__comm_wait wait = {.last = tarn__platform_seconds(), .told = -1};
     int peer = -1;
-    bool has_moved;
+    bool has_moved, good = true;
     for (int i = 0; i < count; i++) {
         parcels[i] = (parcel){.message = &messages[i]};
         if (messages[i].is_send)
             append(queue_of(g, comm->rank, messages[i].peer), &parcels[i]);
     }
     pthread_cond_broadcast(&g->changed);
-    while (advance(g, comm->rank, messages, parcels, count, &peer, &has_moved) > 0) {
-        if (has_moved)
+    while (good && advance(g, comm->rank, messages, parcels, count, &peer, &has_moved) > 0) {
+        double waited = tarn__comm_waited(&wait, tarn__platform_seconds());
+        if (has_moved) {
+            wait.waited = 0;
             continue;
-        double waited = tarn__platform_seconds() - begin;
-        if (g->is_aborted || atomic_load(&comm->is_cancelled) || (seconds > 0 && waited > seconds)) {
-            *failure = g->is_aborted ? g->failure : (tarn__comm_failure){.rank = peer};
-            take_back(g, comm->rank, messages, parcels, count);
-            return false;
         }
-        if (tarn__comm_notice_is_due(comm, waited))
-            tarn__comm_notice(comm, peer);
-        wait_a_moment(g);
+        g->waits_for[comm->rank] = peer;
+        int culprit = tarn__comm_culprit(comm, g->waits_for, peer);
+        good = !g->is_aborted && !atomic_load(&comm->is_cancelled) && (seconds <= 0 || waited <= seconds);
+        if (!good) {
+            *failure = g->is_aborted ? g->failure : (tarn__comm_failure){.rank = culprit};
+            take_back(g, comm->rank, messages, parcels, count);
+        } else {
+            if (tarn__comm_notice_is_due(comm, waited))
+                tarn__comm_notice(comm, culprit);
+            wait_a_moment(g);
+        }
     }
-    return true;
+    g->waits_for[comm->rank] = -1;
+    return good;
 }
 
 /* The parcels are of this call alone: none is left in a queue when it returns. */
@@ -199,6 +206,7 @@ static void destroy(group *g)
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->lock);
     tarn__release(g->queue, sizeof(*g->queue) * (size_t)g->size * (size_t)g->size);
+    tarn__release(g->waits_for, sizeof(*g->waits_for) * (size_t)g->size);
     tarn__release(g, sizeof(*g));
 }
 
@@ -222,10 +230,15 @@ static group *new_group(int size)
         return NULL;
     *g = (group){.size = size};
     g->queue = tarn__alloc(sizeof(*g->queue) * (size_t)size * (size_t)size);
-    if (!g->queue) {
+    g->waits_for = tarn__alloc(sizeof(*g->waits_for) * (size_t)size);
+    if (!g->queue || !g->waits_for) {
+        tarn__release(g->queue, sizeof(*g->queue) * (size_t)size * (size_t)size);
+        tarn__release(g->waits_for, sizeof(*g->waits_for) * (size_t)size);
         tarn__release(g, sizeof(*g));
         return NULL;
     }
+    for (int i = 0; i < size; i++)
+        g->waits_for[i] = -1;
     memset(g->queue, 0, sizeof(*g->queue) * (size_t)size * (size_t)size);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);

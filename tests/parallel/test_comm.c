@@ -2,9 +2,11 @@
  * number of ranks, and failures that reach all ranks. */
 #include <pthread.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "support/check.h"
+#include "tarn_features.h"
 
 enum { MAX_RANKS = 8 };
 
@@ -364,6 +366,36 @@ static void a_rank_that_is_missing_at_a_barrier_is_named(void **state)
     }
 }
 
+/* Rank 0 waits for 1, which waits for 2, and so on; the last one is elsewhere. */
+static bool wait_in_a_chain(tarn_comm *comm, void *ctx)
+{
+    int value = 0, rank = tarn_comm_rank(comm);
+    (void)ctx;
+    if (rank == tarn_comm_size(comm) - 1) {
+        usleep(600000);
+        return true;
+    }
+    bool good = tarn_comm_set_timeout(comm, 0.3) && tarn_comm_receive(comm, rank + 1, &value, sizeof(value));
+    if (!good)
+        tarn_comm_abort(comm, tarn_error());
+    return good;
+}
+
+/* A rank that waits itself is not taken for the one that does not answer. */
+static void the_last_rank_of_a_chain_of_waits_is_named(void **state)
+{
+    (void)state;
+    for (int size = 3; size < 6; size += 2) {
+        rank_run ranks[MAX_RANKS];
+        char name[32];
+        snprintf(name, sizeof(name), "rank %d on ", size - 1);
+        run_ranks(size, wait_in_a_chain, NULL, ranks);
+        for (int i = 0; i + 1 < size; i++)
+            if (ranks[i].good || !strstr(ranks[i].error, name))
+                fail_msg("rank %d of %d: '%s'", i, size, ranks[i].error);
+    }
+}
+
 typedef struct told {
     int count[3]; /* per rank */
     char text[256];
@@ -395,6 +427,19 @@ static bool wait_for_the_slow(tarn_comm *comm, int slow, told *all)
     return good && tarn_comm_set_notice(comm, NULL, NULL);
 }
 
+/* Rank 0 waits for 1, which waits for 2. */
+static bool wait_for_the_last(tarn_comm *comm, void *ctx)
+{
+    int value = 0, rank = tarn_comm_rank(comm);
+    told_rank own = {ctx, rank};
+    bool good = tarn_comm_set_timeout(comm, 2) && tarn_comm_set_notice(comm, tell, &own);
+    if (rank == 2)
+        usleep(700000);
+    good = good && (rank == 2 || tarn_comm_receive(comm, rank + 1, &value, sizeof(value))) &&
+           (rank == 0 || tarn_comm_send(comm, rank - 1, &value, sizeof(value)));
+    return good && tarn_comm_set_notice(comm, NULL, NULL);
+}
+
 static bool wait_for_rank_0(tarn_comm *comm, void *ctx)
 {
     return wait_for_the_slow(comm, 0, ctx);
@@ -419,6 +464,18 @@ static void a_long_wait_is_told_once_by_one_rank(void **state)
         if (all.count[0] != (slow == 2) || all.count[1] != (slow == 0) || all.count[2] || !strstr(all.text, expected))
             fail_msg("%d, %d, %d: '%s'", all.count[0], all.count[1], all.count[2], all.text);
     }
+}
+
+static void a_long_wait_names_the_last_rank_of_its_chain(void **state)
+{
+    (void)state;
+    rank_run ranks[MAX_RANKS];
+    told all = {.text = ""};
+    run_ranks(3, wait_for_the_last, &all, ranks);
+    for (int i = 0; i < 3; i++)
+        assert_true(ranks[i].good);
+    if (all.count[0] != 1 || all.count[1] || all.count[2] || !strstr(all.text, "waiting for rank 2 on "))
+        fail_msg("%d, %d, %d: '%s'", all.count[0], all.count[1], all.count[2], all.text);
 }
 
 /* After an abort poll() fails without waiting, and so does every later call, with the same text. */
@@ -498,6 +555,85 @@ static void a_rank_that_ends_is_named_at_once(void **state)
 }
 
 /* Rank 0 leaves: rank 1, which waits for it in vain, reports. Rank 2 leaves that to rank 1. */
+enum { WAITS = 20 };
+
+/* Rank 0 waits for each message so long that it tells; rank 1 only sends, then looks. */
+static bool leave_after_waits(tarn_comm *comm, void *ctx)
+{
+    (void)ctx;
+    int value = 0;
+    bool good = tarn_comm_set_timeout(comm, 0.4);
+    for (int i = 0; good && i < WAITS; i++) {
+        if (tarn_comm_rank(comm) == 1)
+            usleep(110000);
+        good = tarn_comm_rank(comm) == 0 ? tarn_comm_receive(comm, 1, &value, sizeof(value))
+                                         : tarn_comm_send(comm, 0, &value, sizeof(value));
+    }
+    return good;
+}
+
+/* Records of waits that nobody reads leave space for the one that says that a rank leaves. */
+static void a_rank_may_leave_after_many_waits(void **state)
+{
+    (void)state;
+    tarn_comm *comms[2];
+    rank_run ranks[2];
+    int space = 40000; /* the kernel takes twice as many bytes: fewer records than waits */
+    has_sockets = true;
+    int sockets[2][2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets[0]), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets[1]), 0);
+    assert_int_equal(setsockopt(sockets[1][0], SOL_SOCKET, SO_SNDBUF, &space, sizeof(space)), 0);
+    for (int i = 0; i < 2; i++) {
+        int own[4] = {-1, -1, -1, -1};
+        own[2 * !i] = sockets[0][i], own[2 * !i + 1] = sockets[1][i];
+        assert_non_null(comms[i] = tarn_comm_sockets(i, 2, own));
+        ranks[i] = (rank_run){.comm = comms[i], .run = leave_after_waits};
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(ranks[i].thread, NULL);
+    assert_true(ranks[0].good && ranks[1].good);
+    tarn_comm_free(comms[0]);
+    assert_true(tarn_comm_poll(comms[1]));
+    tarn_comm_free(comms[1]);
+    assert_ok();
+}
+
+/* Rank 2 aborts while the others wait for it, and stays; a message of rank 1 comes just after. */
+static bool abort_late(tarn_comm *comm, void *ctx)
+{
+    int value = 0, all[3], rank = tarn_comm_rank(comm);
+    size_t bytes[3] = {sizeof(int), sizeof(int), sizeof(int)};
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    if (rank > 0)
+        usleep(rank == 1 ? 1600000 : 1500000);
+    if (rank == 2) {
+        tarn_comm_abort(comm, "it has had enough");
+        usleep(3000000); /* its sockets stay open */
+        return false;
+    }
+    bool good = tarn_comm_all_gather(comm, &value, all, bytes);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    ((double *)ctx)[rank] = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    return good;
+}
+
+/* A message that comes after an abort does not put it off by the time of the wait before. */
+static void an_abort_is_reported_soon_though_messages_come(void **state)
+{
+    (void)state;
+    rank_run ranks[MAX_RANKS];
+    double seconds[3] = {0};
+    has_sockets = true;
+    run_ranks(3, abort_late, seconds, ranks);
+    assert_false(ranks[0].good);
+    assert_non_null(strstr(ranks[0].error, "it has had enough"));
+    if (!TARN__SANITIZE[0] && seconds[0] > 3) /* 2.1 with a core; 3.6 with the time before */
+        fail_msg("reported after %.2f s", seconds[0]);
+}
+
 static void a_rank_that_has_left_reports_nothing(void **state)
 {
     (void)state;
@@ -536,9 +672,13 @@ int main(void)
         OF_BOTH(a_rank_that_does_not_answer_is_named),
         OF_BOTH(a_rank_that_is_missing_at_a_barrier_is_named),
         OF_BOTH(a_long_wait_is_told_once_by_one_rank),
+        OF_BOTH(the_last_rank_of_a_chain_of_waits_is_named),
+        OF_BOTH(a_long_wait_names_the_last_rank_of_its_chain),
         OF_BOTH(a_broken_communicator_stays_broken),
         cmocka_unit_test(a_rank_that_ends_is_named_at_once),
         cmocka_unit_test(a_rank_that_has_left_reports_nothing),
+        cmocka_unit_test(a_rank_may_leave_after_many_waits),
+        cmocka_unit_test(an_abort_is_reported_soon_though_messages_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,10 +55,21 @@ static bool exchange(tarn_comm *comm)
     return good && tarn_comm_barrier(comm) && tarn_comm_poll(comm);
 }
 
+/* Rank 0 waits for 1, which waits for 2, which stops. */
+static bool wait_in_a_chain(tarn_comm *comm)
+{
+    int value = 0, rank = tarn_comm_rank(comm);
+    if (rank == 2)
+        raise(SIGSTOP);
+    return rank < 2 && tarn_comm_receive(comm, rank + 1, &value, sizeof(value));
+}
+
 /* Rank 1 fails, is killed, or stops while the others wait for it. */
 static bool fail_as(tarn_comm *comm, const char *how)
 {
     tarn_comm_set_timeout(comm, 1);
+    if (strcmp(how, "chain") == 0)
+        return wait_in_a_chain(comm);
     if (tarn_comm_rank(comm) == 1) {
         if (strcmp(how, "abort") == 0)
             tarn_comm_abort(comm, "step 12: the loss is not finite");
@@ -173,6 +184,16 @@ static void a_rank_that_hangs_ends_the_job_with_one_sentence(void **state)
         fail_msg("%s", output);
 }
 
+static void the_last_rank_of_a_chain_of_waits_is_named(void **state)
+{
+    (void)state;
+    if (is_missing())
+        skip();
+    assert_int_not_equal(run_job(3, "chain"), 0);
+    if (count_of("error: ") != 1 || count_of("does not answer") != 1 || count_of("rank 2 on ") != 1)
+        fail_msg("%s", output);
+}
+
 int main(int argc, char **argv)
 {
     program = argv[0];
@@ -182,6 +203,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(ranks_of_a_job_exchange_and_sum_bitwise_identically),
         cmocka_unit_test(a_rank_that_fails_ends_the_job_with_one_sentence),
         cmocka_unit_test(a_rank_that_hangs_ends_the_job_with_one_sentence),
+        cmocka_unit_test(the_last_rank_of_a_chain_of_waits_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,8 @@
 #include "parallel/comm.h"
 
 /* SPINS: tests of a wait before its first pause. */
-enum { DATA_TAG = 1, ABORT_TAG = 2, SPINS = 2000 };
+enum { DATA_TAG = 1, ABORT_TAG = 2, WAIT_TAG = 3, SPINS = 2000 };
+#define TOLD 64 /* messages of WAIT_TAG whose memory is kept */
 #define CHUNK ((size_t)1 << 30)
 #define LATE_TIME 0.5     /* seconds that messages sent before an abort may come after it */
 #define ANSWER_TIME 5.0   /* seconds that an abort waits for rank 0 */
@@ -28,6 +29,7 @@ static bool is_aborted;                       /* an abort has come */
 static tarn__comm_failure abort_failure;      /* what it says */
 static bool has_answered;                     /* rank 0 has sent an abort: it knows of the failure */
 static char abort_text[TARN__COMM_TEXT + 16]; /* stays valid while it is being sent */
+static int *waits_for;                        /* [size] the peer that a rank has told it waits for; -1: none */
 
 static double seconds_now(void)
 {
@@ -93,6 +95,30 @@ static bool abort_job(tarn_comm *comm, const char *text)
     return is_first || has_answered;
 }
 
+/* ---- waits ------------------------------------------------------------------------------------------------------- */
+
+/* Tells all others whom this rank waits for; -1: nobody any more. */
+static void tell_wait(const tarn_comm *comm, int peer)
+{
+    static int told[TOLD], turn; /* stay valid while they are being sent */
+    int *text = &told[turn++ % TOLD];
+    *text = peer;
+    for (int i = 0; i < comm->size; i++) {
+        MPI_Request request;
+        if (i != comm->rank && MPI_Isend(text, 1, MPI_INT, i, WAIT_TAG, world, &request) == MPI_SUCCESS)
+            MPI_Request_free(&request);
+    }
+}
+
+/* Receives what the others have told. */
+static void receive_waits(void)
+{
+    int has_arrived = 0;
+    MPI_Status status;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, WAIT_TAG, world, &has_arrived, &status) == MPI_SUCCESS && has_arrived)
+        MPI_Recv(&waits_for[status.MPI_SOURCE], 1, MPI_INT, status.MPI_SOURCE, WAIT_TAG, world, MPI_STATUS_IGNORE);
+}
+
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /* MPI keeps the order of messages of a pair and tag, so pieces arrive in theirs. */
@@ -152,9 +178,9 @@ static void cancel(const tarn__message *messages, MPI_Request *requests, const i
 /* An abort may overtake messages: where all come within LATE_TIME, the next call reports it. So a mistake that every
  * rank finds by itself is not reported as that of the rank which found it first. */
 static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request *requests, const int *owner,
-                     int started, double seconds, tarn__comm_failure *failure)
+                     int started, double seconds, tarn__comm_wait *wait, tarn__comm_failure *failure)
 {
-    double begin = seconds_now(), aborted = 0;
+    double aborted = 0;
     for (int64_t spins = 0;; spins++) {
         int is_done = 0;
         int problem = MPI_Testall(started, requests, &is_done, MPI_STATUSES_IGNORE);
@@ -166,7 +192,7 @@ static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request
         }
         /* Clocks and probes cost more than a test of the messages. */
         if (spins % 64 == 63 || spins > SPINS) {
-            double waited = seconds_now() - begin;
+            double waited = tarn__comm_waited(wait, seconds_now());
             if (!is_aborted && receive_abort(&abort_failure)) {
                 is_aborted = true;
                 aborted = waited;
@@ -177,12 +203,20 @@ static bool wait_all(tarn_comm *comm, const tarn__message *messages, MPI_Request
             }
             if (atomic_load(&comm->is_cancelled))
                 return false;
-            if (seconds > 0 && waited > seconds) {
-                failure->rank = pending_peer(messages, requests, owner, started);
-                return false;
+            bool is_over = seconds > 0 && waited > seconds;
+            if (is_over || tarn__comm_tell_is_due(comm, wait, -2) || tarn__comm_notice_is_due(comm, waited)) {
+                int peer = pending_peer(messages, requests, owner, started);
+                if (peer >= 0 && tarn__comm_tell_is_due(comm, wait, peer))
+                    tell_wait(comm, wait->told = peer);
+                receive_waits();
+                peer = peer < 0 ? peer : tarn__comm_culprit(comm, waits_for, peer);
+                if (is_over) {
+                    failure->rank = peer;
+                    return false;
+                }
+                if (tarn__comm_notice_is_due(comm, waited))
+                    host.notice(comm, peer);
             }
-            if (tarn__comm_notice_is_due(comm, waited))
-                host.notice(comm, pending_peer(messages, requests, owner, started));
         }
         pause_after(spins);
     }
@@ -198,7 +232,11 @@ static bool exchange(tarn_comm *comm, const tarn__message *messages, int count, 
     MPI_Request *requests = malloc(sizeof(*requests) * (size_t)pieces + 1);
     int *owner = malloc(sizeof(*owner) * (size_t)pieces + 1);
     int started = requests && owner ? start(messages, count, requests, owner) : -1;
-    bool good = started >= 0 && wait_all(comm, messages, requests, owner, started, seconds, failure);
+    tarn__comm_wait wait = {.last = seconds_now(), .told = -1};
+    bool good = started >= 0 && wait_all(comm, messages, requests, owner, started, seconds, &wait, failure);
+    receive_waits(); /* a rank that never waits takes what it is told, too */
+    if (good && wait.told >= 0)
+        tell_wait(comm, -1);
     if (started < 0)
         snprintf(failure->text, sizeof(failure->text), "MPI could not start a message");
     else if (!good)
@@ -225,6 +263,9 @@ static void end(tarn_comm *comm)
         if (!is_done)
             MPI_Abort(world, 1);
     }
+    receive_waits();
+    free(waits_for);
+    waits_for = NULL;
     MPI_Comm_free(&world);
     if (is_ours)
         MPI_Finalize();
@@ -274,6 +315,13 @@ const tarn__comm_row *tarn_mpi_entry(const tarn__mpi_host *given, tarn__mpi_job 
         return NULL;
     MPI_Comm_rank(world, &job->rank);
     MPI_Comm_size(world, &job->size);
+    waits_for = malloc(sizeof(*waits_for) * (size_t)job->size);
+    if (!waits_for) {
+        snprintf(why, why_size, "out of memory");
+        return NULL;
+    }
+    for (int i = 0; i < job->size; i++)
+        waits_for[i] = -1;
     job->is_single_threaded = provided < MPI_THREAD_SERIALIZED;
     return &row;
 }
