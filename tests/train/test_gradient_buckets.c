@@ -15,7 +15,9 @@ typedef struct rank_run {
     int rank;
     int64_t bytes; /* of a bucket */
     bool overlaps, fails;
-    int count, begun; /* buckets, and those that had begun when the pass ended */
+    tarn__gradient_buckets *buckets;
+    bool (*passed)(void *ctx, uint64_t sequence); /* what the buckets do during the pass */
+    int count, begun;                             /* buckets, and those that had begun when the pass ended */
     double values[ELEMENTS];
     bool good;
     char error[512];
@@ -46,6 +48,26 @@ static bool run_pass(tarn_module *module, double number)
     return good;
 }
 
+static bool refuse(void)
+{
+    return tarn_set_error(TARN_ERROR_FORMAT, "rank 1 does not want to");
+}
+
+/* In the middle of the pass: later buckets are not summed, whichever thread is faster. */
+static bool pass_or_fail(void *ctx, uint64_t sequence)
+{
+    rank_run *r = ctx;
+    return r->buckets->begun < 2 ? r->passed(r->buckets, sequence) : refuse();
+}
+
+static void fail_in_the_pass(rank_run *r, tarn__gradient_buckets *b)
+{
+    r->buckets = b;
+    r->passed = b->watch.passed;
+    b->watch.passed = pass_or_fail;
+    b->watch.ctx = r;
+}
+
 static bool sum_gradients(rank_run *r, tarn_module *module, tarn_optimizer *optimizer, tarn__sum_queue *queue)
 {
     tarn__gradient_buckets b;
@@ -64,10 +86,12 @@ static bool sum_gradients(rank_run *r, tarn_module *module, tarn_optimizer *opti
         tarn_optimizer_zero_grad(optimizer);
         if (is_last)
             tarn__gradient_buckets_watch(&b);
+        if (is_last && r->fails && r->overlaps)
+            fail_in_the_pass(r, &b);
         good = run_pass(module, 0.3 + 0.1 * (r->rank * SHARE + leaf));
         r->begun = b.begun;
-        if (r->fails && is_last)
-            good = tarn_set_error(TARN_ERROR_FORMAT, "rank 1 does not want to");
+        if (good && r->fails && is_last)
+            good = refuse();
         good = good && (is_last ? tarn__gradient_buckets_finish : tarn__gradient_buckets_add)(&b);
     }
     tarn__gradient_buckets_close(&b);
