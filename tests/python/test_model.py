@@ -117,7 +117,7 @@ class Models(Case):
 
     def test_stops(self):
         text = self.model.generate("stop", max_tokens=40, ignore_eos=True, temperature=1.0)
-        stop = text[5:7]
+        stop = next(text[i:i + 2] for i in range(5, len(text)) if "\0" not in text[i:i + 2])
         outputs = list(self.model.stream("stop", max_tokens=40, ignore_eos=True, temperature=1.0, stop=[stop]))
         self.assertEqual("".join(output.text for output in outputs), text[:text.index(stop)])
         self.assertEqual(outputs[-1].finish_reason, "string")
