@@ -5,10 +5,10 @@ set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 # Tests see what users do not: they link the static library (TARN_TESTED). Under a sanitizer each of hundreds would be
-# 50 MB large and take a second to link; there all functions are exported, and the tests link tarn_tested, a shared
-# library of their own (cmake/tests.cmake).
+# 50 MB large and take a second to link; there, and with TARN_SHARED_TESTS, all functions are exported, and the tests
+# link tarn_tested, a shared library of their own (cmake/tests.cmake).
 set(TARN_TESTED tarn_static)
-if(TARN_SANITIZE AND NOT TARN_FUZZ)
+if(TARN_SHARED_TESTS OR (TARN_SANITIZE AND NOT TARN_FUZZ))
     set(CMAKE_C_VISIBILITY_PRESET default)
     set(TARN_TESTED tarn_tested)
 endif()
@@ -35,6 +35,11 @@ target_link_options(tarn_link_flags INTERFACE -Wl,--as-needed)
 add_library(tarn_kernel_flags INTERFACE)
 target_compile_options(tarn_kernel_flags INTERFACE -fno-math-errno -fno-trapping-math -fwrapv -ffp-contract=fast -Wno-type-limits)
 
+if(TARN_TESTED STREQUAL "tarn_tested")
+    # Calls stay within a library, and a variable has one address in library and test.
+    target_compile_options(tarn_flags INTERFACE -fno-semantic-interposition -fPIC)
+    add_link_options(-Wl,-Bsymbolic-functions)
+endif()
 if(TARN_FUZZ)
     target_compile_options(tarn_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
@@ -44,11 +49,6 @@ if(TARN_SANITIZE)
         target_compile_options(tarn_flags INTERFACE -fno-sanitize-recover=undefined)
     endif()
     add_link_options(-fsanitize=${TARN_SANITIZE})
-    if(TARN_TESTED STREQUAL "tarn_tested")
-        # Calls stay within a library, and a variable has one address in library and test.
-        target_compile_options(tarn_flags INTERFACE -fno-semantic-interposition -fPIC)
-        add_link_options(-Wl,-Bsymbolic-functions)
-    endif()
     # GCC fuses with -fexpensive-optimizations only, which -O1 lacks: expressions would round otherwise than the
     # intrinsics beside them, and rows of a batch not all alike.
     target_compile_options(tarn_kernel_flags INTERFACE $<$<C_COMPILER_ID:GNU>:-fexpensive-optimizations>)
