@@ -107,12 +107,12 @@ debug: ## build and test without optimization, with assertions
 	@scripts/test debug
 
 # Without fuzz.targets, which scripts/fuzz-files runs for longer in the same build, and long programs whose code others
-# run, too: speculation (generate.engine_speculate, engine_draft), plans and their memory, quant blocks. check-long runs
-# all, with all rounds.
+# run, too: speculation (generate.engine_speculate, engine_draft), plans and their memory, quant blocks, the demo and
+# profiles of whole runs (cli.train, core.profile). check-long runs all, with all rounds.
 asan: ## build and test with the address and undefined-behavior sanitizers
 	@scripts/bootstrap test
 	@scripts/build asan
-	@TARN_TEST_QUICK=1 scripts/test asan -E '^($(LONG_TESTS))$$|^(base\.quant|fuzz\.targets|generate\.speculate|train\.(plan|step_graph_memory))$$'
+	@TARN_TEST_QUICK=1 scripts/test asan -E '^($(LONG_TESTS))$$|^(base\.quant|cli\.(demo|profile)|fuzz\.targets|generate\.speculate|train\.(plan|step_graph_memory))$$'
 
 # Without programs that start no threads, or none of their own: the command (its callees are tested by themselves),
 # parsers, generation and engines but for those whose threads compile masks or take requests (generate.constrain,
