@@ -35,6 +35,24 @@ static void matrices_of_every_shape_are_multiplied(void **state)
             2, NULL, 2e-5);
 }
 
+/* Contiguous terms, as linear layers have them: tiles of tensor cores where there are any. A part of a tile, of a
+ * stage, sums that are cut in parts; batches. */
+static void products_of_16_bits_are_exact_sums(void **state)
+{
+    NEEDS_OPENCL();
+    static const int64_t sizes[][3] = {{20, 33, 64}, {130, 200, 264}, {37, 45, 6000}};
+    for (int i = 0; i < 6; i++) {
+        int64_t m = sizes[i % 3][0], n = sizes[i % 3][1], k = sizes[i % 3][2];
+        compare(i < 3 ? TARN_BF16 : TARN_F16, product,
+                (tarn_tensor *[]){random_of(TARN_SHAPE(m, k)), tarn_transpose(random_of(TARN_SHAPE(n, k)), 0, 1)}, 2,
+                NULL, i < 3 ? 1e-2 : 2e-3);
+    }
+    compare(
+        TARN_BF16, product,
+        (tarn_tensor *[]){random_of(TARN_SHAPE(3, 1, 19, 40)), tarn_transpose(random_of(TARN_SHAPE(2, 23, 40)), 1, 2)},
+        2, NULL, 1e-2);
+}
+
 /* ---- weights of blocks ------------------------------------------------------------------------------------------- */
 
 /* Few rows are multiplied by the bytes, many by elements made of them; either way by what the blocks stand for.
@@ -150,8 +168,8 @@ static void attention_respects_document_starts(void **state)
 }
 
 #define PRODUCT_TESTS \
-    ON_OPENCL(matrices_of_every_shape_are_multiplied), ON_OPENCL(quantized_weights_are_multiplied), \
-        ON_OPENCL(images_are_convolved), ON_OPENCL(attention), ON_OPENCL(attention_has_windows_and_soft_caps), \
-        ON_OPENCL(attention_respects_document_starts)
+    ON_OPENCL(matrices_of_every_shape_are_multiplied), ON_OPENCL(products_of_16_bits_are_exact_sums), \
+        ON_OPENCL(quantized_weights_are_multiplied), ON_OPENCL(images_are_convolved), ON_OPENCL(attention), \
+        ON_OPENCL(attention_has_windows_and_soft_caps), ON_OPENCL(attention_respects_document_starts)
 
 #endif

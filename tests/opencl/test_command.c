@@ -96,6 +96,7 @@ static void invalid_values_of_variables_are_errors(void **state)
         {"TARN_OPENCL_FP64", "no", "'0' or '1'"},
         {"TARN_OPENCL_FP16", "2", "'0' or '1'"},
         {"TARN_OPENCL_SUBGROUPS", "-1", "'0' or '1'"},
+        {"TARN_OPENCL_MMA", "off", "'0' or '1'"},
         {"TARN_OPENCL_LOCAL_MEM", "yes", "'1' or '0'"},
         {"TARN_OPENCL_MEMORY", "2G", "an integer, at least 1"},
         {"TARN_OPENCL_WORKGROUP", "0", "an integer, at least 1"},

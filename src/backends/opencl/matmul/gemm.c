@@ -6,12 +6,13 @@
 
 #define SKINNY_ROWS 4               /* at max_i64: rows or columns for gemm_skinny.cl */
 #define SKINNY_GROUP 64             /* work-items that share a column */
+#define MMA_GROUP 256               /* work-items of gemm_mma.cl */
 #define MIN_PART 512                /* terms per split */
 #define MAX_PART (INT64_C(1) << 30) /* terms per split: kernels count them in 32 bits */
 #define MAX_SPLITS 64
 #define SPLITS_BYTES (INT64_C(64) << 20)
 
-enum algorithm { EMPTY, NAIVE, SKINNY, PANELS, TILES };
+enum algorithm { EMPTY, NAIVE, SKINNY, PANELS, TILES, MMA };
 
 static int64_t ceiling(int64_t a, int64_t b)
 {
@@ -57,6 +58,26 @@ tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dty
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
 
+/* True when an operand's lines are contiguous along terms, and begin at multiples of eight elements in every batch. */
+static bool has_lines_of_8(const tarn__cl_gemm *p, int operand, const tarn__view *view, int64_t line_stride,
+                           int64_t term_stride)
+{
+    int64_t odd = view->offset | line_stride;
+    for (int i = 0; i < p->batches.rank; i++)
+        odd |= p->batches.stride[operand][i];
+    return term_stride == 1 && odd % 8 == 0;
+}
+
+/* What gemm_mma.cl takes. */
+static bool mma_fits(const tarn__cl_device *device, const tarn__cl_gemm *p)
+{
+    const tarn__cl_gemm_sizes *s = &p->sizes;
+    return device->has_mma && device->has_local_memory && p->tile.rows == 0 && !p->b_is_packed &&
+           p->a.dtype == p->b.dtype && (p->a.dtype == TARN_BF16 || p->a.dtype == TARN_F16) && s->k % 8 == 0 &&
+           s->k <= MAX_PART && has_lines_of_8(p, 1, &p->a, s->a_row_stride, s->a_col_stride) &&
+           has_lines_of_8(p, 2, &p->b, s->b_col_stride, s->b_row_stride);
+}
+
 /* Without local memory tiles come from panels. EMPTY: c has no elements; k = 0 is not empty, c = beta · c + bias. */
 static enum algorithm algorithm_of(const tarn__cl_device *device, const tarn__cl_gemm *p)
 {
@@ -67,7 +88,7 @@ static enum algorithm algorithm_of(const tarn__cl_device *device, const tarn__cl
         return NAIVE;
     if (!p->b_is_packed && (s->m <= SKINNY_ROWS || s->n <= SKINNY_ROWS))
         return SKINNY;
-    return device->has_local_memory ? TILES : PANELS;
+    return mma_fits(device, p) ? MMA : device->has_local_memory ? TILES : PANELS;
 }
 
 /* A CPU is filled by about 4 tiles per compute unit, rounded up; a GPU by two groups per unit: more splits would only
@@ -339,26 +360,84 @@ static void run_tiles(const tarn__call *call, const tarn__cl_gemm *p, const tarn
         tarn__cl_gemm_add_splits(call, p, plan, &parts);
 }
 
+/* ---- tensor cores ------------------------------------------------------------------------------------------------ */
+
+/* The largest tile of which there are enough to fill the device; where the smallest is too few, split-K. */
+static void choose_mma_tile(const tarn__cl_device *device, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
+{
+    static const int sides[][2] = {{128, 128}, {128, 64}, {64, 64}};
+    tarn__cl_gemm_sizes *s = &plan->sizes;
+    const int64_t units = (int64_t)device->compute_units;
+    int64_t tiles = 0;
+    for (int i = 0; i < 3; i++) {
+        plan->tile = (tarn__cl_gemm_tile){.rows = sides[i][0], .width = sides[i][1]};
+        tiles = ceiling(s->m, sides[i][0]) * ceiling(s->n, sides[i][1]) * p->batches.count;
+        if (tiles >= units * 7 / 8)
+            return;
+    }
+    const int64_t max_splits = SPLITS_BYTES / (s->m * s->n * p->batches.count * accum_bytes(p) + 1),
+                  splits =
+                      max_i64(1, min_i64(min_i64(units / tiles, s->k / MIN_PART), min_i64(MAX_SPLITS, max_splits)));
+    s->part = ceiling(ceiling(s->k, splits), 32) * 32;
+    s->splits = ceiling(s->k, s->part);
+}
+
+static bool find_mma(const tarn__call *call, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
+{
+    const tarn__cl_gemm_tile *t = &plan->tile;
+    char own[96];
+    snprintf(own, sizeof(own), " -DSIDE_M=%d -DSIDE_N=%d -DWARPS_M=%d", t->rows, t->width, t->rows > t->width ? 4 : 2);
+    tarn__cl_gemm_program g = program_of(p, "gemm_mma", "mma", plan->sizes.splits > 1, own);
+    plan->multiply = tarn__cl_gemm_find(call, &g);
+    return tarn__cl_allows(plan->multiply, MMA_GROUP) && (plan->sizes.splits == 1 || find_add_splits(call, p, plan));
+}
+
+static void run_mma(const tarn__call *call, const tarn__cl_gemm *p, const tarn__cl_gemm_plan *plan, int64_t scratch)
+{
+    const tarn__cl_gemm_sizes s = tile_sizes(plan);
+    const tarn__view parts = tarn__cl_scratch_view(call, scratch, accum_of(p));
+    const bool is_split = s.splits > 1;
+    tarn__cl_launch l = tarn__cl_gemm_begin(call, plan->multiply, &p->a, &p->b);
+    tarn__cl_gemm_arg_result(&l, p, is_split ? &parts : &p->c, &s, is_split);
+    tarn__cl_enqueue(&l, 3,
+                     (size_t[]){(size_t)ceiling(s.n, plan->tile.width) * MMA_GROUP,
+                                (size_t)ceiling(s.m, plan->tile.rows), (size_t)(p->batches.count * s.splits)},
+                     (size_t[]){MMA_GROUP, 1, 1});
+    if (is_split)
+        tarn__cl_gemm_add_splits(call, p, plan, &parts);
+}
+
 /* ---- interface --------------------------------------------------------------------------------------------------- */
 
-/* Chooses algorithm, tile and splits. */
-static void describe(const tarn__call *call, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
+/* Chooses tile and splits. */
+static void describe_tiles(const tarn__call *call, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
     const tarn__cl_gemm_sizes *s = &p->sizes;
-    *plan = (tarn__cl_gemm_plan){.algorithm = algorithm_of(device, p), .sizes = *s, .tile = p->tile};
-    if (plan->algorithm != PANELS && plan->algorithm != TILES)
-        return;
-    if (plan->tile.rows == 0)
-        plan->tile = tarn__cl_gemm_tile_of(call, accum_of(p), s->m, s->n, s->k, p->batches.count);
-    tarn__cl_gemm_choose_splits(device, p, &plan->sizes);
+    plan->sizes = *s;
+    if (plan->algorithm == MMA) {
+        choose_mma_tile(device, p, plan);
+    } else {
+        if (plan->tile.rows == 0)
+            plan->tile = tarn__cl_gemm_tile_of(call, accum_of(p), s->m, s->n, s->k, p->batches.count);
+        tarn__cl_gemm_choose_splits(device, p, &plan->sizes);
+    }
     if (plan->algorithm == PANELS)
         tarn__cl_gemm_panels_describe(p, plan);
     else if (plan->sizes.splits > 1)
         plan->scratch_bytes = (size_t)(plan->sizes.splits * p->batches.count * s->m * s->n * accum_bytes(p));
 }
 
-/* Falls back to gemm_naive.cl where no tile fits. */
+/* Chooses algorithm, tile and splits. */
+static void describe(const tarn__call *call, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
+{
+    const enum algorithm algorithm = algorithm_of(tarn__cl_device_at(call->device), p);
+    *plan = (tarn__cl_gemm_plan){.algorithm = algorithm, .sizes = p->sizes, .tile = p->tile};
+    if (algorithm == MMA || algorithm == PANELS || algorithm == TILES)
+        describe_tiles(call, p, plan);
+}
+
+/* Falls back from tensor cores to general tiles, and to gemm_naive.cl where no tile fits. */
 static bool find_kernels(const tarn__call *call, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);
@@ -368,6 +447,12 @@ static bool find_kernels(const tarn__call *call, const tarn__cl_gemm *p, tarn__c
         return find_skinny(call, device, p, plan);
     if (plan->algorithm == PANELS)
         return tarn__cl_gemm_panels_find(call, p, plan) && (plan->sizes.splits == 1 || find_add_splits(call, p, plan));
+    if (plan->algorithm == MMA) {
+        if (find_mma(call, p, plan))
+            return true;
+        *plan = (tarn__cl_gemm_plan){.algorithm = TILES, .sizes = p->sizes, .tile = p->tile};
+        describe_tiles(call, p, plan);
+    }
     if (plan->algorithm == TILES && find_tiles(call, device, p, plan))
         return true;
     plan->algorithm = NAIVE;
@@ -391,6 +476,8 @@ void tarn__cl_gemm_run(const tarn__call *call, const tarn__cl_gemm *gemm, const 
         run_skinny(call, gemm, plan);
     else if (plan->algorithm == TILES)
         run_tiles(call, gemm, plan, scratch);
+    else if (plan->algorithm == MMA)
+        run_mma(call, gemm, plan, scratch);
     else if (plan->algorithm == PANELS)
         tarn__cl_gemm_panels_run(call, gemm, plan, scratch);
 }

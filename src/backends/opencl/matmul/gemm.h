@@ -1,8 +1,9 @@
 /* gemm.h: batched GEMM, c = alpha · a · b + beta · c + bias, for matmul, convolutions and quantized weights.
  *
- * Four algorithms, selected by device and sizes (gemm.c):
+ * Five algorithms, selected by device and sizes (gemm.c):
  *   gemm_panels  without local memory (PoCL): operands are packed into panels in scratch, a work-item computes a tile
  *   gemm_tiled   with local memory (GPUs): a work-group computes a tile straight from the operands
+ *   gemm_mma     16-bit operands with contiguous terms, on the tensor cores of NVIDIA GPUs
  *   gemm_skinny  up to 4 rows or columns (GEMV): the large operand is read once, in place
  *   gemm_naive   integers, k = 0, and devices for which no tile fits: a work-item per element
  *

@@ -1,15 +1,15 @@
 /* quant_matmul.c: y = x · weightᵀ + bias with a quantized weight.
  *
  * Up to FEW_ROWS rows of x are multiplied straight from the weight's bytes, since the kernel is bound by reading them.
- * For more, rows of the weight are dequantized to f32 in scratch, a tile at a time, and multiplied by a GEMM. x is
- * never rounded. */
+ * For more, rows of the weight are dequantized in scratch, a tile at a time, and multiplied by a GEMM: to f32, or on
+ * devices with tensor cores to the 16-bit dtype of x. x is never rounded. */
 #include <stdio.h>
 
 #include "backends/opencl/matmul/gemm.h"
 
-#define FEW_ROWS 8               /* for which the weight is not dequantized */
-#define GROUP 64                 /* work-items per group on a GPU */
-#define TILE (INT64_C(16) << 20) /* elements of the weight in scratch at a time */
+#define FEW_ROWS 8                     /* for which the weight is not dequantized */
+#define GROUP 64                       /* work-items per group on a GPU */
+#define TILE_BYTES (INT64_C(64) << 20) /* of the weight in scratch at a time */
 
 /* The struct `quant_sizes` of quant_matmul.cl. */
 typedef struct quant_sizes {
@@ -25,6 +25,8 @@ typedef struct job {
     bool copies;                    /* few rows: x is copied to contiguous f32 rows, at the start of scratch */
     size_t items;                   /* few rows: work-items per work-group */
     int64_t tile;                   /* rows of the weight in scratch; 0: none */
+    tarn_dtype dtype;               /* to which they are dequantized */
+    bool in_eights;                 /* eight elements per work-item, not 32 */
     int64_t tile_bytes;             /* aligned to 256; scratch of the GEMM follows */
     const tarn__cl_kernel *kernel;  /* of few rows; else dequantizes */
     tarn__cl_gemm_plan last, whole; /* of the last tile, and of those before */
@@ -39,6 +41,20 @@ static const tarn__view *bias_of(const tarn__call *call)
 static int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+/* Rows of the weight per tile: all tiles have about as many. */
+static int64_t tile_of(int64_t out, int64_t in, tarn_dtype dtype)
+{
+    const int64_t most = 1 + TILE_BYTES / (int64_t)tarn__dtype_bytes(dtype) / (in + 1), tiles = (out + most - 1) / most,
+                  even = tiles > 0 ? (out + tiles - 1) / tiles : 0;
+    return min_i64(out, (even + 63) / 64 * 64);
+}
+
+/* True where all blocks of 144 bytes begin at multiples of 16. */
+static bool begins_at_16(const tarn__view *weight)
+{
+    return (weight->base + tarn__bytes_of(weight->dtype, weight->offset)) % 16 == 0;
 }
 
 static void describe(job *j, const tarn__call *call)
@@ -57,8 +73,12 @@ static void describe(job *j, const tarn__call *call)
     j->copies = few && (x->dtype != TARN_F32 || x->stride[1] != 1);
     if (j->copies)
         j->sizes.x_row_stride = j->sizes.in;
-    j->tile = few ? 0 : min_i64(j->sizes.out, 1 + TILE / (j->sizes.in + 1));
-    j->tile_bytes = (j->tile * j->sizes.in * 4 + 255) / 256 * 256;
+    const tarn__cl_device *device = tarn__cl_device_at(call->device);
+    j->dtype = device && device->has_mma && x->dtype != TARN_F32 ? x->dtype : TARN_F32;
+    j->in_eights = (weight->dtype == TARN_Q8_0 || (weight->dtype == TARN_Q4_K && begins_at_16(weight))) && device &&
+                   device->in_lockstep;
+    j->tile = few ? 0 : tile_of(j->sizes.out, j->sizes.in, j->dtype);
+    j->tile_bytes = (j->tile * j->sizes.in * (int64_t)tarn__dtype_bytes(j->dtype) + 255) / 256 * 256;
 }
 
 /* ---- a few rows -------------------------------------------------------------------------------------------------- */
@@ -113,7 +133,7 @@ static void run_few(const tarn__call *call, const job *j)
 
 /* ---- many rows --------------------------------------------------------------------------------------------------- */
 
-/* `rows` rows of the weight from `first` to f32 at `to`. */
+/* `rows` rows of the weight from `first` at `to`. */
 static void dequantize(const tarn__call *call, const job *j, int64_t first, int64_t rows, const tarn__view *to)
 {
     tarn__view from = *call->in[1];
@@ -122,7 +142,9 @@ static void dequantize(const tarn__call *call, const job *j, int64_t first, int6
     tarn__cl_arg_view(&l, &from);
     tarn__cl_arg_view(&l, to);
     tarn__cl_arg_value(&l, &j->sizes, sizeof(j->sizes));
-    tarn__cl_enqueue_independent(&l, 2, (size_t[]){(size_t)((j->sizes.in + 31) / 32), (size_t)rows}, 16);
+    const int64_t each = j->in_eights ? 8 : 32;
+    tarn__cl_enqueue_independent(&l, 2, (size_t[]){(size_t)((j->sizes.in + each - 1) / each), (size_t)rows},
+                                 j->in_eights ? 64 : 16);
 }
 
 /* The GEMM with `rows` rows of the weight from `first`, dequantized at the start of scratch. */
@@ -130,7 +152,7 @@ static tarn__cl_gemm gemm_of(const tarn__call *call, const job *j, int64_t first
 {
     const tarn__view *x = call->in[0], *bias = bias_of(call);
     tarn__cl_gemm p = {.a = *x,
-                       .b = tarn__cl_scratch_view(call, 0, TARN_F32),
+                       .b = tarn__cl_scratch_view(call, 0, j->dtype),
                        .c = *call->out[0],
                        .alpha = 1,
                        .batches = {.operands = 4, .count = 1}};
@@ -158,9 +180,11 @@ static tarn__cl_gemm gemm_of(const tarn__call *call, const job *j, int64_t first
 static tarn__plan_status prepare_many(const tarn__call *call, job *j)
 {
     const int64_t tile = j->tile, out = j->sizes.out, rest = (out - 1) % tile + 1;
-    char options[32];
+    const char *format = tarn__dtypes[call->in[1]->dtype].name;
+    char options[96];
     const tarn__cl_gemm last = gemm_of(call, j, out - rest, rest);
-    snprintf(options, sizeof(options), "-DFORMAT=%s", tarn__dtypes[call->in[1]->dtype].name);
+    snprintf(options, sizeof(options), "-DFORMAT=%s -DT_TO=%s%s%s", format, tarn__cl_dtype_name(j->dtype),
+             j->in_eights ? " -DEIGHTS -DIS_" : "", j->in_eights ? format : "");
     j->kernel = tarn__cl_find(call, "quant_matmul", "dequantize", options);
     tarn__plan_status status = tarn__cl_gemm_prepare(call, &last, &j->last);
     if (status == TARN__PLAN_READY && out > tile) {

@@ -3,8 +3,8 @@
  * A unit is 32 adjacent elements. Few rows of x are multiplied by the weight's bytes as these are read, once; for many
  * rows, rows of the weight are dequantized to f32 for a GEMM.
  *
- * Options: FORMAT, the dtype's name; for `multiply` T_C and T_BIAS, dtypes of result and bias; ROWS, at minimum
- * the rows of x; ITEMS per work-group, 1 on a CPU. */
+ * Options: FORMAT, the dtype's name, with EIGHTS also IS_ its name; for `dequantize` T_TO; for `multiply` T_C and
+ * T_BIAS, dtypes of result and bias; ROWS, at minimum the rows of x; ITEMS per work-group, 1 on a CPU. */
 
 /* A unit: elements 0 to 15, and 16 to 31. */
 typedef struct unit {
@@ -195,18 +195,76 @@ typedef struct quant_sizes {
     long y_row_stride, y_col_stride, bias_stride;
 } quant_sizes;
 
-#ifndef ROWS
+#ifdef EIGHTS
+
+/* Eight adjacent elements of a row, from element 8 · at. */
+#if defined(IS_q8_0)
+float8 eight_of(const __global uchar *row, long at)
+{
+    const __global uchar *block = row + at / 4 * 34;
+    const __global ushort *q = (const __global ushort *)(block + 2) + at % 4 * 4;
+    const ushort4 bits = (ushort4)(q[0], q[1], q[2], q[3]);
+    return convert_float8(as_char8(bits)) * scale_at(block);
+}
+#else
+/* Blocks of 144 bytes, aligned. */
+float8 eight_of(const __global uchar *row, long at)
+{
+    const __global uchar *block = row + at / 32 * 144;
+    const uint4 head = *(const __global uint4 *)block;
+    const int group = (int)(at % 32) / 4, by = group % 4 * 8;
+    const uint2 q = *(const __global uint2 *)(block + 16 + group / 2 * 32 + at % 4 * 8) >> (uint)(group % 2 * 4);
+    const uint scale = group < 4 ? head.y >> by & 63 : (head.w >> by & 15) | (head.y >> (by + 6) & 3) << 4,
+               min = group < 4 ? head.z >> by & 63 : (head.w >> (by + 4) & 15) | (head.z >> (by + 6) & 3) << 4;
+    const float factor = f32_of((ushort)head.x) * (float)scale, shift = f32_of((ushort)(head.x >> 16)) * (float)min;
+    return convert_float8(as_uchar8(q & 0x0f0f0f0fu)) * factor - shift;
+}
+#endif
+
+#include "backends/opencl/common/vec4.cl"
+
+/* Grid (eights of a row, rows of the weight): adjacent work-items write adjacent elements. */
+__kernel void dequantize(const __global uchar *weight, long weight_offset, __global T_TO *to, long to_offset,
+                         quant_sizes s)
+{
+    const long at = get_global_id(0), row = get_global_id(1);
+    if (at * 8 >= s.in)
+        return;
+    const float8 own = eight_of(weight + weight_offset + row * s.row_bytes, at);
+    STORE_4(T_TO, to, to_offset + row * s.in + at * 8, own.lo);
+    STORE_4(T_TO, to, to_offset + row * s.in + at * 8 + 4, own.hi);
+}
+
+#elif !defined(ROWS)
+
+/* Sixteen adjacent elements. */
+void store_16_f32(__global f32 *to, float16 x)
+{
+    vstore16(x, 0, to);
+}
+void store_16_bf16(__global bf16 *to, float16 x)
+{
+    float all[16];
+    vstore16(x, 0, all);
+    for (int i = 0; i < 16; i++)
+        to[i] = f32_to_bf16(all[i]);
+}
+void store_16_f16(__global f16 *to, float16 x)
+{
+    vstore_half16_rte(x, 0, (__global half *)to);
+}
+#define STORE_16(T, to, x) JOIN(store_16_, T)(to, x)
 
 /* Grid (units of a row, rows of the weight): one unit per work-item. */
-__kernel void dequantize(const __global uchar *weight, long weight_offset, __global float *to, long to_offset,
+__kernel void dequantize(const __global uchar *weight, long weight_offset, __global T_TO *to, long to_offset,
                          quant_sizes s)
 {
     long at = get_global_id(0), row = get_global_id(1);
     if (at * 32 >= s.in)
         return;
     unit own = UNIT(weight + weight_offset + row * s.row_bytes, at);
-    vstore16(own.low, 0, to + to_offset + row * s.in + at * 32);
-    vstore16(own.high, 1, to + to_offset + row * s.in + at * 32);
+    STORE_16(T_TO, to + to_offset + row * s.in + at * 32, own.low);
+    STORE_16(T_TO, to + to_offset + row * s.in + at * 32 + 16, own.high);
 }
 
 #else

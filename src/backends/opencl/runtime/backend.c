@@ -297,11 +297,19 @@ static void kernel_disabled(const tarn__call *call)
     tarn__cl_enqueue(&launch, 1, (size_t[]){1}, NULL);
 }
 
+static bool fits_none(const tarn__call *call)
+{
+    (void)call;
+    return false;
+}
+
+/* Kernels that do not fit every call are composed, since the CPU may not have them either. */
 static void replace_disabled(void)
 {
     for (int k = 0; k < TARN__KERNEL_COUNT; k++)
         if (rows[k].run && tarn__cl_is_disabled(tarn__kernel_names[k]))
-            rows[k] = tarn__row_planned(prepare_disabled, kernel_disabled, rows[k].dtypes);
+            rows[k] = rows[k].fits ? tarn__row_fits(rows[k], fits_none)
+                                   : tarn__row_planned(prepare_disabled, kernel_disabled, rows[k].dtypes);
 }
 
 const tarn__kernel_row *tarn__cl_kernel_table(void)

@@ -175,6 +175,9 @@ static void query_extensions(tarn__cl_device *d, const char *extensions)
                    : has_khr                              ? "KHR"
                    : is_set("TARN_OPENCL_SUBGROUPS", "1") ? "ONE"
                                                           : NULL;
+    d->emulates_mma = is_set("TARN_OPENCL_MMA", "1");
+    d->has_mma = d->emulates_mma ||
+                 (strstr(d->vendor, "NVIDIA") && d->type == CL_DEVICE_TYPE_GPU && !is_set("TARN_OPENCL_MMA", "0"));
     d->language = has_intel || !has_khr ? "CL1.2" : is_cl2 ? "CL2.0" : "CL3.0";
 }
 
@@ -207,9 +210,12 @@ void tarn__cl_set_build_options(tarn__cl_device *d)
 {
     cl_device_fp_config config = 0;
     clGetDeviceInfo(d->id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(config), &config, NULL);
-    snprintf(d->options, sizeof(d->options), "-cl-std=%s -w%s%s%s%s%s%s%s%s", d->subgroups ? d->language : "CL1.2",
+    snprintf(d->options, sizeof(d->options), "-cl-std=%s -w%s%s%s%s%s%s%s%s%s", d->subgroups ? d->language : "CL1.2",
              config & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT ? " -cl-fp32-correctly-rounded-divide-sqrt" : "",
              d->has_f64 ? " -DHAS_F64" : "", d->has_f16 ? " -DHAS_F16" : "",
+             d->emulates_mma ? " -DMMA_EMULATED"
+             : d->has_mma    ? " -DHAS_MMA"
+                             : "",
              d->has_local_memory ? " -DHAS_LOCAL_MEMORY" : "", d->in_lockstep ? " -DIN_LOCKSTEP" : "",
              d->is_cpu ? " -DIS_CPU" : "", d->subgroups ? " -DHAS_SUBGROUPS -DSUBGROUPS_" : "",
              d->subgroups ? d->subgroups : "");

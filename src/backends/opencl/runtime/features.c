@@ -1,9 +1,9 @@
 /* features.c: optional features of devices, probed before use, and the environment variables that override them.
  *
- * Beyond OpenCL 1.2 kernels use f16 arithmetic (cl_khr_fp16) and subgroups with shuffles (cl_intel_subgroups,
- * cl_khr_subgroup_shuffle). Drivers announce them and get them wrong, so probe.cl is compiled and run once per device;
- * where it fails the device is used as if it lacked the feature. TARN_OPENCL_FP16=0 and TARN_OPENCL_SUBGROUPS=0 have
- * the same effect.
+ * Beyond OpenCL 1.2 kernels use f16 arithmetic (cl_khr_fp16), subgroups with shuffles (cl_intel_subgroups,
+ * cl_khr_subgroup_shuffle), and on NVIDIA GPUs tensor cores through inline PTX. Drivers announce them and get them
+ * wrong, so probe.cl is compiled and run once per device; where it fails the device is used as if it lacked the
+ * feature. TARN_OPENCL_FP16=0, TARN_OPENCL_SUBGROUPS=0 and TARN_OPENCL_MMA=0 have the same effect.
  *
  * Variables are checked when the backend is opened. An invalid value is an error: ignoring it would silently test or
  * measure something else. An empty one counts as unset. */
@@ -49,11 +49,11 @@ typedef struct variable {
 } variable;
 
 static const variable variables[] = {
-    {"TARN_OPENCL_CACHE", "off", "on", 0},    {"TARN_OPENCL_FP64", "0", "1", 0},
-    {"TARN_OPENCL_FP16", "0", "1", 0},        {"TARN_OPENCL_SUBGROUPS", "0", "1", 0},
-    {"TARN_OPENCL_LOCAL_MEM", "1", "0", 0},   {"TARN_OPENCL_MEMORY", NULL, NULL, 1},
-    {"TARN_OPENCL_WORKGROUP", NULL, NULL, 1}, {"TARN_OPENCL_LOCAL_BYTES", NULL, NULL, 1},
-    {"TARN_OPENCL_TILE", NULL, NULL, 0},
+    {"TARN_OPENCL_CACHE", "off", "on", 0},      {"TARN_OPENCL_FP64", "0", "1", 0},
+    {"TARN_OPENCL_FP16", "0", "1", 0},          {"TARN_OPENCL_SUBGROUPS", "0", "1", 0},
+    {"TARN_OPENCL_MMA", "0", "1", 0},           {"TARN_OPENCL_LOCAL_MEM", "1", "0", 0},
+    {"TARN_OPENCL_MEMORY", NULL, NULL, 1},      {"TARN_OPENCL_WORKGROUP", NULL, NULL, 1},
+    {"TARN_OPENCL_LOCAL_BYTES", NULL, NULL, 1}, {"TARN_OPENCL_TILE", NULL, NULL, 0},
 };
 
 static bool is_integer(const char *text, unsigned long long min)
@@ -144,6 +144,20 @@ static bool probe_f16(tarn__cl_device *d)
     return good;
 }
 
+/* Work-item i has rows `line` and line + 8 of column 2 · pair and the next. Exact in f32. */
+static bool probe_mma(tarn__cl_device *d)
+{
+    float values[ITEMS] = {0};
+    bool good = probe(d, "tensor_cores", values, sizeof(values));
+    for (int i = 0; i < ITEMS; i++) {
+        const int line = i % 32 / 4, pair = i % 4;
+        const int first = 16 * (2 * pair + 1), second = 16 * (2 * pair + 2);
+        good = good &&
+               values[i] == (float)((line + 1) * (first + 3 * second) + (line + 9) * (5 * first + 7 * second) + pair);
+    }
+    return good;
+}
+
 static void log_unused(const tarn__cl_device *d, const char *feature)
 {
     tarn__cl_host->log(TARN_LOG_INFO, "opencl:%d: %s failed the probe and are not used", d->index, feature);
@@ -152,7 +166,9 @@ static void log_unused(const tarn__cl_device *d, const char *feature)
 void tarn__cl_probe_features(tarn__cl_device *d)
 {
     const char *subgroups = d->subgroups;
+    const bool has_mma = d->has_mma;
     d->subgroups = NULL; /* one feature at a time: a failure of one must not hide the other */
+    d->has_mma = false;
     tarn__cl_set_build_options(d);
     if (d->has_f16 && !probe_f16(d)) {
         d->has_f16 = false;
@@ -163,6 +179,12 @@ void tarn__cl_probe_features(tarn__cl_device *d)
     if (subgroups && !probe_subgroups(d)) {
         d->subgroups = NULL;
         log_unused(d, "subgroups");
+    }
+    d->has_mma = has_mma;
+    tarn__cl_set_build_options(d);
+    if (has_mma && !d->emulates_mma && !probe_mma(d)) {
+        d->has_mma = false;
+        log_unused(d, "tensor cores");
     }
     tarn__cl_set_build_options(d);
 }

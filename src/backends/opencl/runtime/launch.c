@@ -198,6 +198,13 @@ void tarn__cl_arg_fault(tarn__cl_launch *launch, const tarn__call *call)
     launch->has_fault = true;
 }
 
+void tarn__cl_arg_fault_later(tarn__cl_launch *launch, const tarn__call *call)
+{
+    tarn__cl_arg_fault(launch, call);
+    launch->defers_fault = launch->has_fault;
+    launch->has_fault = false;
+}
+
 /* ---- enqueue ----------------------------------------------------------------------------------------------------- */
 
 /* The default group: PoCL vectorizes over 64 work-items; 256 hide the latency of a GPU's memory. */
@@ -223,7 +230,7 @@ static bool read_record(tarn__cl_device *d)
     if (d->record_read)
         clReleaseEvent(d->record_read);
     d->record_read = NULL;
-    d->is_unread = false;
+    d->is_unread = d->is_deferred = false;
     return tarn__cl_check(clEnqueueReadBuffer(d->queue, d->fault_record, CL_FALSE, 0, sizeof(*d->host_record),
                                               d->host_record, 0, NULL, &d->record_read),
                           "reading the fault record") &&
@@ -247,6 +254,7 @@ bool tarn__cl_read_faults(tarn__cl_device *d)
 bool tarn__cl_flush_faults(tarn__cl_device *d)
 {
     pthread_mutex_lock(&d->lock);
+    d->is_unread = d->is_unread || d->is_deferred;
     bool good = tarn__cl_read_faults(d);
     pthread_mutex_unlock(&d->lock);
     return good;
@@ -276,6 +284,7 @@ static void enqueue(tarn__cl_launch *launch, int rank, const size_t *whole, cons
         tarn__cl_fail("kernel '%s': %s (OpenCL %d)", launch->name, tarn__cl_error_name(error), error);
     } else {
         has_begun = true;
+        d->is_deferred = d->is_deferred || launch->defers_fault;
         good = !launch->has_fault || record_faults(d);
     }
     good ? end(launch) : abandon(launch);

@@ -32,6 +32,8 @@ typedef struct tarn__cl_device {
     cl_command_queue queue;
     bool has_f64;          /* cl_khr_fp64, unless TARN_OPENCL_FP64=0 */
     bool has_f16;          /* cl_khr_fp16, probed, unless TARN_OPENCL_FP16=0 */
+    bool has_mma;          /* tensor cores by inline PTX, probed, unless TARN_OPENCL_MMA=0: NVIDIA GPUs */
+    bool emulates_mma;     /* TARN_OPENCL_MMA=1: the same kernels without tensor cores, on any device */
     const char *subgroups; /* with shuffles, probed: "INTEL", "KHR", or "ONE" (each work-item is a subgroup) with
                               TARN_OPENCL_SUBGROUPS=1 where a device has none; NULL: none, or TARN_OPENCL_SUBGROUPS=0 */
     const char *language;  /* of programs with subgroups; others are CL1.2 */
@@ -63,6 +65,7 @@ typedef struct tarn__cl_device {
     tarn__cl_fault_record *host_record; /* the last one read; valid once `record_read` has completed */
     cl_event record_read;               /* NULL: no read is under way */
     bool is_unread;                     /* a kernel that may fault was enqueued after that read */
+    bool is_deferred;                   /* the same of one whose record is read before the host waits, not earlier */
     bool has_failed;                    /* since the last poll */
     char failure[256];
     bool is_lost; /* for good: see tarn__cl_check_lost(); atomic */
@@ -114,6 +117,7 @@ typedef struct tarn__cl_launch {
     size_t max_items;  /* per work-group of this kernel */
     bool good;         /* the device is locked */
     bool has_fault;    /* the kernel may report one */
+    bool defers_fault; /* it is read before the host next waits for the device */
     bool reads_output; /* of the call: it cannot be repeated once begun */
     const char *name;
 } tarn__cl_launch;
@@ -146,6 +150,8 @@ void tarn__cl_arg_long(tarn__cl_launch *launch, int64_t value);
 void tarn__cl_arg_real(tarn__cl_launch *launch, double value);
 /* The LAST TWO arguments, FAULT_PARAMETERS in the kernel, of one that may find an index outside its axis. */
 void tarn__cl_arg_fault(tarn__cl_launch *launch, const tarn__call *call);
+/* The same for kernels of a decode step, where a read would take as long as a kernel. */
+void tarn__cl_arg_fault_later(tarn__cl_launch *launch, const tarn__call *call);
 /* Enqueues a deferred read of the fault record, if there is one: the first under the lock, the second takes it. */
 bool tarn__cl_read_faults(tarn__cl_device *device);
 bool tarn__cl_flush_faults(tarn__cl_device *device);

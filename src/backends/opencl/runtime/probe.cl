@@ -24,3 +24,19 @@ __kernel void halves(__global f16 *to)
     STORE(f16, to, i, LOAD(f16, to, i) * 1.0f);
 }
 #endif
+
+#ifdef HAS_MMA
+/* Every row of the tensor cores' tile times every column: row r has r + 1, column c has c + 1. */
+__kernel void tensor_cores(__global float *to)
+{
+    const int i = (int)get_global_id(0), line = i % 32 / 4, pair = i % 4;
+    const uint low = as_uint((float)(line + 1)) >> 16, high = as_uint((float)(line + 9)) >> 16, a = low * 0x10001,
+               b = high * 0x10001;
+    float x = 0, y = 0, z = 0, w = 0;
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %4, %5}, {%4, %4}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
+                 : "r"(a), "r"(b));
+    to[i] = x + y * 3 + z * 5 + w * 7 + (float)pair;
+}
+#endif
