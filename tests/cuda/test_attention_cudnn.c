@@ -9,8 +9,6 @@
 #include <tarn/graph.h>
 #include <unistd.h>
 
-#define CPU tarn_device_cpu()
-
 enum { Q, K, V, OPERANDS };
 
 typedef struct sizes {

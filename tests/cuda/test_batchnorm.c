@@ -7,8 +7,6 @@
 
 #include "support/gpu.h"
 
-#define CPU tarn_device_cpu()
-
 static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16};
 static const double tolerances[] = {1e-5, 1e-2, 2e-3};
 enum { DTYPES = 3 };

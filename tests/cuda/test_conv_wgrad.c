@@ -9,8 +9,6 @@
 
 #include "support/gpu.h"
 
-#define CPU tarn_device_cpu()
-
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 typedef struct sized {
@@ -38,7 +36,7 @@ static tarn_tensor *with_channels_last(tarn_tensor *x)
 }
 
 /* The same values on the GPU. A slice is cut out of a larger tensor: neither contiguous nor aligned. */
-static tarn_tensor *there(tarn_tensor *x, way w)
+static tarn_tensor *laid_out(tarn_tensor *x, way w)
 {
     tarn_tensor *copy = good(tarn_to(tarn_cast(x, w.dtype), gpu));
     if (w.layout == CHANNELS_LAST)
@@ -74,8 +72,8 @@ static tarn_tensor *gradient_there(const operands *o, const sized *s, way w, int
     tarn_tensor *leaf =
         good(tarn_to(w.is_narrow ? tarn_detach(o->weight) : tarn_cast(tarn_detach(o->weight), w.dtype), gpu));
     leaf = tarn_requires_grad(good(tarn_clone(leaf)), true);
-    tarn_tensor *x = there(o->x, w),
-                *g = there(o->g, (way){w.dtype, w.layout == CHANNELS_LAST ? CHANNELS_LAST : ROWS, false});
+    tarn_tensor *x = laid_out(o->x, w),
+                *g = laid_out(o->g, (way){w.dtype, w.layout == CHANNELS_LAST ? CHANNELS_LAST : ROWS, false});
     tarn_set_tf32(true);
     for (int i = 0; i < times; i++)
         assert_true(tarn_backward_from(

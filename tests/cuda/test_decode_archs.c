@@ -9,13 +9,6 @@
 #include "support/arch_models.h"
 #include "support/gpu.h"
 
-#define CPU tarn_device_cpu()
-
-static tarn_tensor *there(tarn_tensor *x)
-{
-    return x ? good(tarn_to(x, gpu)) : NULL;
-}
-
 static int64_t runs_of(tarn__kernel kernel)
 {
     return tarn__kernel_runs(gpu.backend, kernel);

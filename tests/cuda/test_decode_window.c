@@ -5,8 +5,6 @@
 #include "ops/internal.h"
 #include "support/gpu.h"
 
-#define CPU tarn_device_cpu()
-
 /* One call: cache (B, KV, capacity, D) of dtype `stored`, the token at `position`. */
 typedef struct trial {
     int64_t heads, kv_heads, depth, capacity, position, window;
@@ -34,11 +32,6 @@ static tarn_tensor *with_token(const trial *t, tarn_tensor *rows, tarn_tensor *s
     all = good(tarn_clone(all));
     assert_true(tarn_copy(good(tarn_slice(all, 2, t->position, t->position + 1)), own));
     return all;
-}
-
-static tarn_tensor *there(tarn_tensor *x)
-{
-    return x ? good(tarn_to(x, gpu)) : NULL;
 }
 
 static void agrees(const trial *t)

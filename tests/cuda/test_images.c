@@ -10,8 +10,6 @@
 #include "support/gpu.h"
 #include "support/pools.h"
 
-#define CPU tarn_device_cpu()
-
 /* ---- layouts ----------------------------------------------------------------------------------------------------- */
 
 enum { ROWS, CHANNELS_LAST, PART, FLIPPED, LAYOUTS };

@@ -3,8 +3,6 @@
 #include "ops/internal.h"
 #include "support/gpu.h"
 
-#define CPU tarn_device_cpu()
-
 enum { LAYERS = 3, IN = 136 };
 static const int64_t outs[LAYERS] = {264, 72, 16};
 

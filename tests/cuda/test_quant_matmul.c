@@ -8,8 +8,6 @@
 #include "support/gpu.h"
 #include "support/quant.h"
 
-#define CPU tarn_device_cpu()
-
 static const tarn_dtype kinds[] = {TARN_Q8_0, TARN_Q4_0, TARN_Q4_K, TARN_Q6_K, TARN_Q4_1,   TARN_Q5_0,
                                    TARN_Q5_1, TARN_Q2_K, TARN_Q3_K, TARN_Q5_K, TARN_IQ4_NL, TARN_IQ4_XS};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };

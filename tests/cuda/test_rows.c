@@ -1,13 +1,11 @@
 /* test_rows.c: kernels along rows and columns on a CUDA device against the CPU, results and gradients, at lengths,
- * counts and layouts that select the fast kernels and just beyond: norms with asynchronous loads, RoPE of several
- * batches, max and min with and without ties. Skipped without a device. */
+ * counts and layouts that select the fast kernels and just beyond: norms and losses with asynchronous loads, RoPE of
+ * several batches, long columns, max and min with and without ties. Skipped without a device. */
 #include "support/gpu.h"
-
-#define CPU tarn_device_cpu()
 
 static const tarn_dtype dtypes[] = {TARN_F32, TARN_BF16, TARN_F16, TARN_F64};
 static const double tolerances[] = {1e-5, 1e-2, 2e-3, 1e-12};
-enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]), MOST = 4 };
+enum { F64 = 3, DTYPES, MOST = 4 };
 
 /* The largest difference, relative to the largest value; infinite if one of the two is NaN. */
 static double apart(tarn_tensor *a, tarn_tensor *b)
@@ -184,6 +182,87 @@ static void gradients_of_max_and_min_match_the_cpu(void **state)
                 }
 }
 
+/* ---- long columns ------------------------------------------------------------------------------------------------ */
+
+static tarn_tensor *reduce_first(tarn_tensor *const *leaf, const void *options)
+{
+    int how = *(const int *)options;
+    return how == 0   ? tarn_sum(leaf[0], TARN_AXES(0, 1), false)
+           : how == 1 ? tarn_mean(leaf[0], TARN_AXES(0, 1), false)
+                      : tarn_max(leaf[0], TARN_AXES(1, 0), false);
+}
+
+/* Widths that fill a wave of blocks well and badly; rows that are no multiple of a block's, and too few. */
+static void long_columns_match_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    static const int64_t sizes[][3] = {{8, 4096, 96},   {1, 5003, 768},  {3, 701, 2304}, {1, 70001, 8},
+                                       {1, 2049, 5120}, {1, 513, 12800}, {1, 511, 64},   {2, 600, 1030}};
+    for (int d = 0; d < DTYPES; d++)
+        for (int i = 0; i < 8; i++)
+            for (int how = 0; how < 3; how++) {
+                tarn_scope *scope = tarn_scope_open();
+                tarn_shape shape = TARN_SHAPE(sizes[i][0], sizes[i][1], sizes[i][2]);
+                tarn_tensor *leaf[MOST] = {good(tarn_normal(shape, 0.1, 1, dtypes[d], CPU))};
+                agrees_with_the_cpu(reduce_first, leaf, &how, tolerances[d]);
+                tarn_scope_close(scope);
+            }
+}
+
+/* ---- losses ------------------------------------------------------------------------------------------------------ */
+
+static tarn_tensor *next_token_loss(tarn_tensor *const *leaf, const void *options)
+{
+    return tarn_linear_cross_entropy_sized(leaf[0], leaf[1], leaf[2], options, sizeof(tarn_cross_entropy_options));
+}
+
+/* Half of the targets are 0. */
+static tarn_tensor *uneven_targets(int64_t rows, int64_t classes)
+{
+    tarn_tensor *where = good(tarn_uniform(TARN_SHAPE(rows), -(double)classes, (double)classes, TARN_F64, CPU));
+    return good(tarn_cast(tarn_maximum(where, tarn_scalar(0)), TARN_I64));
+}
+
+/* Classes whose rows are fetched ahead, and those just below and above; fewer rows than blocks, and several per
+ * block. */
+static void losses_of_long_rows_match_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    static const int64_t classes[] = {50304, 16384, 16376, 8200, 53248, 53256, 26624}, rows[] = {1, 133, 601};
+    const int64_t ignored = 0;
+    for (int d = 0; d < F64; d++)
+        for (int c = 0; c < 7; c++)
+            for (int r = 0; r < 3; r++) {
+                tarn_scope *scope = tarn_scope_open();
+                tarn_cross_entropy_options options = {.label_smoothing = (c + r) % 2 ? 0.1 : 0,
+                                                      .ignore_index = (c + r + d) % 3 ? &ignored : NULL,
+                                                      .reduction = r == 1 ? TARN_REDUCE_SUM : TARN_REDUCE_MEAN};
+                tarn_tensor *leaf[MOST] = {good(tarn_normal(TARN_SHAPE(rows[r], 8), 0, 0.5, dtypes[d], CPU)),
+                                           good(tarn_normal(TARN_SHAPE(classes[c], 8), 0, 1, dtypes[d], CPU)),
+                                           uneven_targets(rows[r], classes[c])};
+                agrees_with_the_cpu(next_token_loss, leaf, &options, tolerances[d]);
+                tarn_scope_close(scope);
+            }
+}
+
+/* Gradients of x, of rows in many blocks. */
+static void losses_of_long_rows_are_deterministic(void **state)
+{
+    NEEDS_GPU();
+    tarn_tensor *x = good(tarn_normal(TARN_SHAPE(1201, 16), 0, 1, TARN_BF16, gpu)),
+                *weight = good(tarn_normal(TARN_SHAPE(50304, 16), 0, 1, TARN_BF16, gpu)),
+                *target = good(tarn_to(uneven_targets(1201, 50304), gpu));
+    double *bits[2];
+    for (int i = 0; i < 2; i++) {
+        tarn_tensor *leaf = tarn_requires_grad(good(tarn_clone(x)), true);
+        assert_true(tarn_backward(good(tarn_linear_cross_entropy(leaf, weight, target, NULL))));
+        bits[i] = values_of(good(tarn_grad(leaf)));
+    }
+    assert_memory_equal(bits[0], bits[1], sizeof(double) * 1201 * 16);
+    free(bits[0]);
+    free(bits[1]);
+}
+
 /* ---- embeddings -------------------------------------------------------------------------------------------------- */
 
 static tarn_tensor *look_up(tarn_tensor *const *leaf, const void *options)
@@ -244,6 +323,9 @@ int main(void)
         ON_GPU(gradients_of_norms_keep_f32_range),
         ON_GPU(rope_matches_the_cpu),
         ON_GPU(gradients_of_max_and_min_match_the_cpu),
+        ON_GPU(long_columns_match_the_cpu),
+        ON_GPU(losses_of_long_rows_match_the_cpu),
+        ON_GPU(losses_of_long_rows_are_deterministic),
         ON_GPU(gradients_of_embeddings_match_the_cpu),
         ON_GPU(matmul_of_flipped_batches_matches_the_cpu),
     };

@@ -9,7 +9,7 @@
 #include "support/check.h"
 
 #define CPU tarn_device_cpu()
-enum { WIDTH = 64, INNER = 4096 + 512, ROWS = 80 }; /* two whole parts, and one that is not */
+enum { WIDTH = 64, INNER = 4096 + 512, ROWS = 400 }; /* two whole parts, and one that is not */
 
 static tarn_device device;
 

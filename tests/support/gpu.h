@@ -2,7 +2,12 @@
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 
+#include <string.h>
+#include <tarn/profile.h>
+
 #include "support/check.h"
+
+#define CPU tarn_device_cpu()
 
 static tarn_device gpu;
 
@@ -25,6 +30,44 @@ static inline int close_gpu(void **state)
 static inline bool is_quick(void)
 {
     return getenv("TARN_TEST_QUICK") != NULL;
+}
+
+/* A tensor on the GPU; NULL stays NULL. */
+static inline tarn_tensor *there(tarn_tensor *x)
+{
+    return x ? good(tarn_to(x, gpu)) : NULL;
+}
+
+static inline tarn_tensor *back(tarn_tensor *x)
+{
+    return good(tarn_to(good(x), CPU));
+}
+
+/* Normally distributed values, drawn on the CPU. */
+static inline tarn_tensor *normal(tarn_shape shape, double std, tarn_dtype dtype)
+{
+    return good(tarn_cast(good(tarn_normal(shape, 0, std, TARN_F32, CPU)), dtype));
+}
+
+/* True on devices with the wgmma kernels. */
+static inline bool has_wgmma(void)
+{
+    tarn_device_info info;
+    assert_true(tarn_device_query(gpu, &info));
+    return strstr(info.detail, "compute capability 9.") != NULL;
+}
+
+/* The variant of the last kernel of a kind since tarn_profile_start(). */
+static inline const char *profiled_variant(tarn_profile_kind kind)
+{
+    const char *found = NULL;
+    tarn_profile_record record;
+    assert_true(tarn_profile_stop());
+    for (int64_t i = 0; i < tarn_profile_count(); i++)
+        if (tarn_profile_get(i, &record) && record.kind == kind)
+            found = record.variant;
+    tarn_profile_clear();
+    return found ? found : "";
 }
 
 #define NEEDS_GPU() \

@@ -7,9 +7,11 @@
 #include "nn/lora.h"
 #include "ops/internal.h"
 
-/* Sequences up to which this step is used: a policy on every device, not a limit of kernels, which their rows' `fits`
- * have. Beyond, the weights are read for so many rows that the general matmuls of the forward pass are faster. */
+/* Sequences up to which this step is used, a policy on every device; up to which it is used where kernels take all
+ * linear layers; and beyond, where they do and a layer composes as well as the general pass. The weights are otherwise
+ * read for so many rows that the general matmuls of the forward pass are faster. */
 #define MAX_SEQUENCES 8
+#define MAX_FUSED_SEQUENCES 16
 
 /* A module's own parameter or buffer. */
 static tarn_tensor *own(const tarn_module *module, const char *name)
@@ -42,25 +44,32 @@ static bool is_composable(const tarn_module *layer)
     return good;
 }
 
-/* True if the device of the residual stream has the kernels of this step. */
+/* True if the device has the kernels of this step, here that of the head. */
 static bool has_kernels(const tarn_module *model)
 {
-    const tarn_tensor *norm = own(tarn__model_child(model->child[TARN__MODEL_BODY], TARN__ROLE_NORM), "weight");
-    return tarn__has_kernel(tarn__device(norm), TARN__K_norm_linear, norm->view.dtype);
+    return tarn__decode_rows_fit(1, own(tarn__model_child(model->child[TARN__MODEL_BODY], TARN__ROLE_NORM), "weight"),
+                                 own(model->child[TARN__MODEL_HEAD], "weight"));
 }
 
-/* At most MAX_SEQUENCES sequences, and no transfers between layers. */
-bool tarn__model_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache)
+/* True if kernels take so many rows of x and the weights of a part of a layer. */
+static bool rows_fit(const tarn_module *model, const tarn_module *part, int64_t rows)
 {
-    const tarn_module *layers = tarn__model_layers(model);
-    bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 && tokens->view.shape[0] <= MAX_SEQUENCES &&
-                cache->shape.map.count == 1 && !model->child[TARN__MODEL_HEAD]->adapter,
-         is_fused = good && has_kernels(model);
-    for (int i = 0; good && i < layers->children; i++)
-        good = has_no_adapter(tarn__model_child(layers->child[i], TARN__ROLE_ATTENTION)) &&
-               has_no_adapter(tarn__model_child(layers->child[i], TARN__ROLE_MLP)) &&
-               (is_fused || is_composable(layers->child[i]));
+    tarn_tensor *norm = own(tarn__model_child(model->child[TARN__MODEL_BODY], TARN__ROLE_NORM), "weight");
+    bool good = true;
+    for (int i = 0; good && i < part->children; i++)
+        good = part->child[i]->linear == TARN__NOT_LINEAR ||
+               (part->child[i]->linear != TARN__LINEAR_IN_OUT &&
+                tarn__decode_rows_fit(rows, norm, own(part->child[i], "weight")));
     return good;
+}
+
+/* True if kernels take more than MAX_SEQUENCES rows: asked of the first layer, since layers are alike. */
+static bool many_rows_fit(const tarn_module *model, int64_t rows)
+{
+    const tarn_module *layer = tarn__model_layers(model)->child[0];
+    return rows_fit(model, tarn__model_child(layer, TARN__ROLE_ATTENTION), rows) &&
+           rows_fit(model, tarn__model_child(layer, TARN__ROLE_MLP), rows) &&
+           (rows <= MAX_FUSED_SEQUENCES || is_composable(layer));
 }
 
 /* A linear layer, as the fused operations take it. */
@@ -93,6 +102,22 @@ static tarn__decode_norm norm_of(const tarn_module *norm)
                                .offset = tarn__norm_offset(n),
                                .is_layernorm = n->kind == TARN__NORM_LAYER,
                                .bias = own(norm, "bias")};
+}
+
+/* At most MAX_SEQUENCES sequences, or more that kernels take, and no transfers between layers. */
+bool tarn__model_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache)
+{
+    const tarn_module *layers = tarn__model_layers(model);
+    const int64_t rows = tokens->view.shape[0];
+    bool good = tokens->view.rank == 2 && tokens->view.shape[1] == 1 && cache->shape.map.count == 1 &&
+                !model->child[TARN__MODEL_HEAD]->adapter,
+         is_fused = good && has_kernels(model);
+    good = good && (rows <= MAX_SEQUENCES || (is_fused && many_rows_fit(model, rows)));
+    for (int i = 0; good && i < layers->children; i++)
+        good = has_no_adapter(tarn__model_child(layers->child[i], TARN__ROLE_ATTENTION)) &&
+               has_no_adapter(tarn__model_child(layers->child[i], TARN__ROLE_MLP)) &&
+               (is_fused || is_composable(layers->child[i]));
+    return good;
 }
 
 /* Queries, keys and values of norm(x), [B, 1, heads, head_dim] each; x is the residual stream. */

@@ -8,7 +8,7 @@
 #include "ops/internal.h"
 
 /* Tokens of a prompt from which its MLP runs in chunks; the activations of fewer are small next to the weights. */
-#define MIN_CHUNKED_ROWS 64
+#define MIN_CHUNKED_ROWS 257
 /* Rows of a weight per chunk: small enough that up takes no more memory than down, large enough to occupy a GPU. */
 #define CHUNK_ROWS 2048
 

@@ -95,6 +95,20 @@ static bool fits(tarn__kernel kernel, tarn_tensor *const *inputs, int count)
     return tarn__kernel_fits(tarn__device(inputs[0]), &launch);
 }
 
+/* x is made for the question: its norm has the dtype of the residual stream. */
+bool tarn__decode_rows_fit(int64_t rows, tarn_tensor *norm, tarn_tensor *weight)
+{
+    const bool is_normed = weight->view.rank == 2 && weight->view.shape[1] == norm->view.shape[0];
+    tarn_tensor *x = weight->view.rank == 2 ? tarn__tensor_new("norm_linear", TARN_SHAPE(rows, weight->view.shape[1]),
+                                                               norm->view.dtype, tarn__device(weight))
+                                            : NULL;
+    const bool good = x && weight_matches(TARN__K_norm_linear, x, weight) &&
+                      fits(TARN__K_norm_linear, (tarn_tensor *[]){x, is_normed ? norm : NULL, weight}, 3);
+    if (x)
+        tarn_free(x);
+    return good;
+}
+
 /* Operands of a kernel call that adds the branch of the stream; all NULL: there is none. */
 typedef struct branch_rows {
     tarn_tensor *post, *sum, *new_sum; /* rows of the sums */
@@ -127,15 +141,35 @@ static bool call_norm_linear(tarn_tensor *rows, tarn_tensor *x, const tarn__deco
         TARN__OUT(to[0], to[1], to[2], branch->new_sum));
 }
 
-/* `act` NULL: none. Consecutive weights of one dtype share a call (q, k and v). */
+/* Consecutive weights of one dtype share a call (q, k and v): the end of that from weight `first` on. */
+static int end_of_call(tarn_tensor *const *weights, int first, int count)
+{
+    int end = first + 1;
+    while (end < count && weights[end]->view.dtype == weights[first]->view.dtype)
+        end++;
+    return end;
+}
+
+/* x as rows where norm_linear takes all weights; else NULL. */
+static tarn_tensor *rows_of_linears(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
+                                    tarn_tensor *const *biases, int count)
+{
+    tarn_tensor *rows = rows_for(TARN__K_norm_linear, "norm_linear", x, norm, weights, biases, count);
+    for (int i = 0, end; rows && i < count; i = end) {
+        tarn_tensor *inputs[9] = {rows, norm->weight, [8] = norm->bias};
+        end = end_of_call(weights, i, count);
+        for (int k = i; k < end; k++)
+            inputs[2 + k - i] = weights[k], inputs[5 + k - i] = biases ? biases[k] : NULL;
+        rows = fits(TARN__K_norm_linear, inputs, 9) ? rows : NULL;
+    }
+    return rows;
+}
+
+/* `act` NULL: none. */
 static bool norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
                         tarn_tensor *const *biases, int count, const tarn__act_row *act, tarn_tensor **y)
 {
-    tarn_tensor *rows = rows_for(TARN__K_norm_linear, "norm_linear", x, norm, weights, biases, count);
-    for (int i = 0; rows && i < count; i++)
-        if (!fits(TARN__K_norm_linear,
-                  (tarn_tensor *[]){rows, norm->weight, weights[i], NULL, NULL, NULL, NULL, NULL, norm->bias}, 9))
-            rows = NULL;
+    tarn_tensor *rows = rows_of_linears(x, norm, weights, biases, count);
     bool good = !tarn_failed();
     /* The composed form: the norm once, then a matmul per weight. */
     if (!rows) {
@@ -146,8 +180,7 @@ static bool norm_linear(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tens
         return good;
     }
     for (int i = 0, end; good && i < count; i = end) {
-        for (end = i + 1; end < count && weights[end]->view.dtype == weights[i]->view.dtype;)
-            end++;
+        end = end_of_call(weights, i, count);
         good = call_norm_linear(rows, x, norm, weights + i, biases ? biases + i : NULL, end - i,
                                 &(epilogue){act ? act->act : TARN__ACT_NONE, 0, 0}, &(branch_rows){0}, y + i);
     }

@@ -239,20 +239,30 @@ template <typename C> struct running {
     C row_max;
     double sum;
 
+    /* Before elements of this max are added. */
+    __device__ __forceinline__ void raise_to(C here)
+    {
+        if (here > row_max) {
+            sum *= (double)exp_of(row_max - here);
+            row_max = here;
+        }
+    }
+    __device__ __forceinline__ C shift() const
+    {
+        return row_max == minus_infinity<C>() ? (C)0 : row_max;
+    }
+
     template <int N> __device__ __forceinline__ void take(const C *x)
     {
         C here = x[0], part = 0;
 #pragma unroll
         for (int i = 1; i < N; i++)
             here = max_op::of(here, x[i]);
-        if (here > row_max) {
-            sum *= (double)exp_of(row_max - here);
-            row_max = here;
-        }
-        C shift = row_max == minus_infinity<C>() ? (C)0 : row_max;
+        raise_to(here);
+        const C from = shift();
 #pragma unroll
         for (int i = 0; i < N; i++)
-            part += exponential_in_sum(x[i] - shift);
+            part += exponential_in_sum(x[i] - from);
         sum += (double)part;
     }
 

@@ -4,6 +4,7 @@
 
 #define MAX_SPLITS 64 /* blocks per row */
 #define MIN_SPLIT 2048
+#define MAX_BLOCKS 2048 /* of many rows: more only begin and end more often */
 
 struct candidate {
     float value;
@@ -49,10 +50,34 @@ __device__ __forceinline__ candidate best_of_block(candidate c)
     return c;
 }
 
-/* The best of a thread's elements. */
+/* Eight elements from `at` on. Their largest decides whether they are looked at one by one; a sum that is no number,
+ * which NaN makes so, does too. */
+__device__ __forceinline__ candidate better_of_group(candidate c, const float *v, int at)
+{
+    float largest = v[0], sum = v[0];
+#pragma unroll
+    for (int k = 1; k < 8; k++)
+        largest = fmaxf(largest, v[k]), sum += v[k];
+    if (!(largest > c.value) && sum == sum)
+        return c;
+    if (sum != sum) {
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            c = better(c, candidate{v[k], at + k});
+        return c;
+    }
+    c.value = largest;
+#pragma unroll
+    for (int k = 7; k >= 0; k--)
+        c.at = v[k] == largest ? at + k : c.at;
+    return c;
+}
+
+/* The best of a thread's elements. Several groups are in flight. */
 template <typename T> __device__ __forceinline__ candidate best_of_groups(const T *row, int first, int end)
 {
     candidate c = {-CUDART_INF_F, first};
+#pragma unroll 4
     for (int i = first + (int)threadIdx.x * 8; i < end; i += THREADS * 8) {
         float v[8];
         if (i + 8 <= end) {
@@ -64,9 +89,7 @@ template <typename T> __device__ __forceinline__ candidate best_of_groups(const 
             for (int k = 0; k < 8; k++)
                 v[k] = i + k < end ? widen(row[i + k]) : -CUDART_INF_F;
         }
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            c = better(c, candidate{v[k], i + k});
+        c = better_of_group(c, v, i);
     }
     return c;
 }
@@ -122,11 +145,16 @@ static void kernel_argmax(const tarn__call *call)
     a.length = (int)x->shape[1];
     a.y = (int64_t *)tarn__view_at(y), a.y_down = y->stride[0];
     a.best = (candidate *)call->scratch, a.counters = tarn__cuda_at(call->device)->counters;
+    const unsigned rows = (unsigned)x->shape[0];
+    if (rows == 0)
+        return;
+    const unsigned most = MAX_BLOCKS / rows;
     unsigned splits = blocks_for(a.length, MIN_SPLIT);
     splits = splits < MAX_SPLITS ? splits : MAX_SPLITS;
+    splits = splits < most ? splits : most > 0 ? most : 1; /* the result does not depend on it */
     a.split = ((a.length + (int)splits - 1) / (int)splits + 7) / 8 * 8;
     a.is_vectorized = a.across == 1 && (uintptr_t)a.x % 16 == 0 && (x->shape[0] == 1 || a.down % 8 == 0);
-    launch_decode(call, argmax_kernel, dim3(splits, (unsigned)x->shape[0]), THREADS, 0, a);
+    launch_decode(call, argmax_kernel, dim3(splits, rows), THREADS, 0, a);
 }
 
 /* A counter per row; 32-bit positions. */

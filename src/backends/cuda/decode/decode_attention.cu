@@ -5,7 +5,8 @@
  * elements of a key, a few adjacent lanes a key; they keep running max, sum and values of their own keys. Lanes, warps
  * and blocks are merged in order; the last block to finish merges all blocks (split-K). The split depends on the
  * numbers of keys and KV heads alone, not on the cache's capacity, so results do not change with it. */
-#include "backends/cuda/decode/decode_attention.cuh"
+#include "backends/cuda/decode/decode_attention_grouped.h"
+#include "backends/cuda/decode/decode_attention_merge.cuh"
 
 #define SHORT_HEAD 64 /* elements: up to this head_dim a block has at least 64 keys, one batch of loads; beyond, 32 */
 #define MANY_HEADS 16 /* KV heads from which a block has twice as many keys, or four times from twice as many */
@@ -29,12 +30,6 @@ static inline int least_shift(int head_dim, int heads)
 template <int HEADS> struct softmax_state {
     float row_max[HEADS], sum[HEADS], values[HEADS][8];
 };
-
-/* Rescale factor from one running max to a larger one; 0 before any key. */
-__device__ __forceinline__ float rescale_factor(float row_max, float new_max)
-{
-    return new_max == -CUDART_INF_F ? 0 : exp2f(row_max - new_max);
-}
 
 /* Start of a lane's elements of a block's keys, and of their scales; values have the same layout. */
 template <typename S> struct lane_keys {
@@ -164,69 +159,6 @@ template <int HEADS> __device__ __forceinline__ void merge_lanes(softmax_state<H
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-/* Adjacent elements of one column, from several partial results: those of the block's warps or of all splits. */
-template <int N> struct merged {
-    float row_max, sum, value[N];
-
-    __device__ __forceinline__ merged(void) : row_max(-INFINITY), sum(0), value{}
-    {
-    }
-    /* Adds a batch in order; get(i) is the max and the sum of partial result i, at(i) its elements. */
-    template <int COUNT, typename G, typename V> __device__ __forceinline__ void add(G get, V at)
-    {
-        float new_max = row_max;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            new_max = fmaxf(new_max, get(i).x);
-        float rescale = rescale_factor(row_max, new_max);
-        sum *= rescale;
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            value[e] *= rescale;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            const float2 here = get(i);
-            const float factor = rescale_factor(here.x, new_max);
-            sum += here.y * factor;
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                value[e] += at(i, e) * factor;
-        }
-        row_max = new_max;
-    }
-};
-
-/* Merges element d of the warps' partial results, `step` apart in shared memory. */
-__device__ __forceinline__ merged<1> merge_warps(const float *rows, int step, int d, int head_dim)
-{
-    merged<1> m;
-    m.add<ATTENTION_WARPS>([&](int i) { return make_float2(rows[i * step + head_dim], rows[i * step + head_dim + 1]); },
-                           [&](int i, int) { return rows[i * step + d]; });
-    return m;
-}
-
-#define MERGE_BATCH 16 /* partial results */
-
-/* Merges element d of `count` partial results in batches, each a round trip. The blocks of short heads do: merging them
- * all at once takes code and registers that cost more than it saves (llama-1b, measured). */
-__device__ __forceinline__ merged<1> merge_in_batches(const float *rows, int count, int d, int head_dim)
-{
-    merged<1> m;
-    for (int start = 0; start < count; start += MERGE_BATCH) {
-        float2 heads[MERGE_BATCH];
-        float values[MERGE_BATCH];
-#pragma unroll
-        for (int i = 0; i < MERGE_BATCH; i++) {
-            const float *row = rows + (start + i) * (head_dim + 2);
-            const bool is_there = start + i < count;
-            heads[i] = is_there ? __ldcg((const float2 *)(row + head_dim)) : make_float2(-CUDART_INF_F, 0);
-            values[i] = is_there ? __ldcg(row + d) : 0;
-        }
-        m.add<MERGE_BATCH>([&](int i) { return heads[i]; }, [&](int i, int) { return values[i]; });
-    }
-    return m;
-}
-
 /* Partial results whose loads are in flight together: a round trip costs more than all else. Blocks of many query heads
  * have fewer registers, and code that runs once costs its fetch. */
 template <int HEADS> static __device__ __forceinline__ constexpr int merge_loads(void)
@@ -259,14 +191,6 @@ template <int LOADS> struct split_values {
                     [&](int i, int e) { return e ? value[first + i].y : value[first + i].x; });
     }
 };
-
-/* One element of y: values / sum. */
-__device__ __forceinline__ void write_value(const decode_args &a, int64_t batch, int head, int d, float value,
-                                            float sum)
-{
-    /* all scores -infinity: 0 */
-    store_float(a.y, a.dtype, batch * a.y_stride[0] + head * a.y_stride[1] + d, sum == 0 ? 0 : value / sum);
-}
 
 /* Merges all splits of a block's queries, whose partial results begin at `rows`. `heads` is shared memory for the max
  * and the sum of each split of each query. */
@@ -344,7 +268,7 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
     kv_loads<S, AHEAD> ahead;
     ahead.load(a, past, key, step, cached);
     /* before the wait: depends on the position only */
-    make_angles(a, token, at);
+    make_angles<ATTENTION_WARPS>(a, token.cosine, token.sine, at);
     pdl_wait();
     token_loader<S, HEADS, max_dim> mine;
     mine.load(a, head_dim, batch, head, part, is_last);
@@ -380,7 +304,7 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
     const int queries = min(HEADS, a.group - part * HEADS), head_0 = (int)head * a.group + part * HEADS;
     for (int i = threadIdx.x; i < queries * head_dim; i += ATTENTION_WARPS * WARP) {
         const int h = i / head_dim, e = i - h * head_dim;
-        const merged<1> m = merge_warps(&partials[0][h][0], HEADS * (max_dim + 2), e, head_dim);
+        const merged<1> m = merge_warps<ATTENTION_WARPS>(&partials[0][h][0], HEADS * (max_dim + 2), e, head_dim);
         if (splits == 1) {
             write_value(a, batch, head_0 + h, e, m.value[0], m.sum);
             continue;
@@ -406,53 +330,6 @@ static __global__ void __launch_bounds__(ATTENTION_WARPS *WARP, 2)
 }
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
-
-/* (B, 1, heads, D): the token axis has size 1. */
-static token_rows token_rows_of(const tarn__view *view)
-{
-    return token_rows{tarn__view_at(view), {view->stride[0], view->stride[2]}};
-}
-
-/* `scale` is NULL for a float cache. */
-static cache_rows cache_rows_of(const tarn__view *rows, const tarn__view *scale)
-{
-    cache_rows s = {};
-    s.base = (char *)tarn__view_at(rows);
-    s.scale = data_of<f16>(scale);
-    for (int i = 0; i < 3; i++) {
-        s.stride[i] = rows->stride[i];
-        s.scale_stride[i] = scale ? scale->stride[i] : 0;
-    }
-    return s;
-}
-
-/* Inputs q, k, v, position; outputs y, keys, values and, for an 8-bit cache, their scales. The cache is updated in
- * place. */
-static decode_args args_of(const tarn__call *call)
-{
-    const tarn__attention_decode *params = (const tarn__attention_decode *)call->params;
-    const tarn__view *q = call->in[0], *position = call->in[3], *y = call->out[0], *key = call->out[1];
-    decode_args a = {};
-    a.q = token_rows_of(q), a.k = token_rows_of(call->in[1]), a.v = token_rows_of(call->in[2]);
-    a.key = cache_rows_of(key, call->out[3]), a.value = cache_rows_of(call->out[2], call->out[4]);
-    a.y = tarn__view_at(y), a.y_stride[0] = y->stride[0], a.y_stride[1] = y->stride[2], a.dtype = q->dtype;
-    a.position = tarn__view_at(position), a.is_i64 = position->dtype == TARN_I64,
-    a.position_stride = position->stride[0];
-    a.capacity = key->shape[2];
-    a.heads = (int)q->shape[2], a.group = (int)(q->shape[2] / key->shape[1]),
-    a.parts = (a.group + MAX_HEADS - 1) / MAX_HEADS, a.head_dim = (int)q->shape[3];
-    a.pairs = (int)(params->rope.dims / 2), a.is_interleaved = params->rope.interleaved != 0;
-    a.shift = least_shift(a.head_dim, a.heads / a.group * a.parts);
-    a.magnitude = (float)params->rope.magnitude;
-    a.scale = (float)(params->scale * LOG2_E);
-    a.window = params->window, a.cap = (float)(params->softcap * LOG2_E);
-    a.partial = (float *)call->scratch;
-    a.counters = tarn__cuda_at(call->device)->counters;
-    a.fault = faults_of(call);
-    for (int i = 0; i < a.pairs; i++)
-        a.frequency[i] = params->rope.frequency[i] / (2 * CUDART_PI);
-    return a;
-}
 
 /* Partial results of all splits, whether they are used or not. */
 static tarn__plan_status prepare_attention_decode(const tarn__call *call, tarn__plan *plan)
@@ -502,6 +379,8 @@ static void kernel_attention_decode(const tarn__call *call)
     if (tarn__view_count(call->in[0]) == 0)
         return;
     decode_args a = args_of(call);
+    a.parts = (a.group + MAX_HEADS - 1) / MAX_HEADS;
+    a.shift = least_shift(a.head_dim, a.heads / a.group * a.parts);
     switch (call->out[1]->dtype) {
     case TARN_F32: launch<float>(call, a); break;
     case TARN_BF16: launch<bf16>(call, a); break;
@@ -522,8 +401,13 @@ static bool fits(const tarn__call *call)
 /* u8 is the 8-bit cache. */
 void tarn__cuda_register_decode_attention(tarn__kernel_row *rows)
 {
+    static tarn__kernel_row split;
+    const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8);
     rows[TARN__K_attention_decode] = tarn__row_fits(
-        tarn__row_planned(prepare_attention_decode, kernel_attention_decode,
-                          TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__BIT(TARN_U8)),
-        fits);
+        tarn__row_named(tarn__row_planned(prepare_attention_decode, kernel_attention_decode, dtypes), "split"), fits);
+    const tarn__kernel_row grouped =
+        tarn__row_planned(prepare_attention_decode, tarn__cuda_decode_attention_grouped, dtypes);
+    tarn__push_row(rows, TARN__K_attention_decode,
+                   tarn__row_fits(tarn__row_named(grouped, "grouped"), tarn__cuda_decode_attention_grouped_fits),
+                   &split);
 }

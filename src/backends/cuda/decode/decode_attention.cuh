@@ -59,15 +59,15 @@ template <int HEADS, int MAX_DIM> struct token_smem {
 
 /* Each warp reads 64 bytes of frequencies: kernel parameters are slow on first access, so all warps access them at
  * once. */
-template <int HEADS, int MAX_DIM>
-__device__ __forceinline__ void make_angles(const decode_args &a, token_smem<HEADS, MAX_DIM> &t, int64_t at)
+template <int WARPS>
+__device__ __forceinline__ void make_angles(const decode_args &a, float *cosines, float *sines, int64_t at)
 {
     const int lane = threadIdx.x % WARP;
-    for (int i = threadIdx.x / WARP * 8 + lane; lane < 8 && i < a.pairs; i += ATTENTION_WARPS * 8) {
+    for (int i = threadIdx.x / WARP * 8 + lane; lane < 8 && i < a.pairs; i += WARPS * 8) {
         const double turns = (double)at * a.frequency[i];
         float sine, cosine;
         sincospif((float)(2 * (turns - rint(turns))), &sine, &cosine);
-        t.sine[i] = a.magnitude * sine, t.cosine[i] = a.magnitude * cosine;
+        sines[i] = a.magnitude * sine, cosines[i] = a.magnitude * cosine;
     }
 }
 
@@ -160,5 +160,53 @@ template <typename S, int HEADS, int MAX_DIM> struct token_loader {
         }
     }
 };
+
+/* ---- launching --------------------------------------------------------------------------------------------------- */
+
+/* (B, 1, heads, D): the token axis has size 1. */
+static inline token_rows token_rows_of(const tarn__view *view)
+{
+    return token_rows{tarn__view_at(view), {view->stride[0], view->stride[2]}};
+}
+
+/* `scale` is NULL for a float cache. */
+static inline cache_rows cache_rows_of(const tarn__view *rows, const tarn__view *scale)
+{
+    cache_rows s = {};
+    s.base = (char *)tarn__view_at(rows);
+    s.scale = data_of<f16>(scale);
+    for (int i = 0; i < 3; i++) {
+        s.stride[i] = rows->stride[i];
+        s.scale_stride[i] = scale ? scale->stride[i] : 0;
+    }
+    return s;
+}
+
+/* Inputs q, k, v, position; outputs y, keys, values and, for an 8-bit cache, their scales. The cache is updated in
+ * place. `parts` is 1, `shift` 0. */
+static inline decode_args args_of(const tarn__call *call)
+{
+    const tarn__attention_decode *params = (const tarn__attention_decode *)call->params;
+    const tarn__view *q = call->in[0], *position = call->in[3], *y = call->out[0], *key = call->out[1];
+    decode_args a = {};
+    a.q = token_rows_of(q), a.k = token_rows_of(call->in[1]), a.v = token_rows_of(call->in[2]);
+    a.key = cache_rows_of(key, call->out[3]), a.value = cache_rows_of(call->out[2], call->out[4]);
+    a.y = tarn__view_at(y), a.y_stride[0] = y->stride[0], a.y_stride[1] = y->stride[2], a.dtype = q->dtype;
+    a.position = tarn__view_at(position), a.is_i64 = position->dtype == TARN_I64,
+    a.position_stride = position->stride[0];
+    a.capacity = key->shape[2];
+    a.heads = (int)q->shape[2], a.group = (int)(q->shape[2] / key->shape[1]), a.parts = 1,
+    a.head_dim = (int)q->shape[3];
+    a.pairs = (int)(params->rope.dims / 2), a.is_interleaved = params->rope.interleaved != 0;
+    a.magnitude = (float)params->rope.magnitude;
+    a.scale = (float)(params->scale * LOG2_E);
+    a.window = params->window, a.cap = (float)(params->softcap * LOG2_E);
+    a.partial = (float *)call->scratch;
+    a.counters = tarn__cuda_at(call->device)->counters;
+    a.fault = faults_of(call);
+    for (int i = 0; i < a.pairs; i++)
+        a.frequency[i] = params->rope.frequency[i] / (2 * CUDART_PI);
+    return a;
+}
 
 #endif

@@ -6,7 +6,9 @@
  * compute. x is staged in the block's shared memory, f32 for float weights, else 8 bits (decode_x.cuh). Sums run in an
  * order fixed by the shape. */
 #include "backends/cuda/decode/decode_gemv.cuh"
+#include "backends/cuda/matmul/rows_matmul.h"
 
+#define HEAD_JOBS 32768 /* at least: elements of y of a head */
 #define RING_BYTES 4704 /* per warp: with MAX_BYTE_ROW elements of x, 16 warps stay within 99 KiB */
 
 /* ---- chunks of weights ------------------------------------------------------------------------------------------- */
@@ -397,10 +399,13 @@ template <tarn_dtype Q> static void launch_rows(const tarn__call *call, gemv_arg
         is_general(a) ? launch<Q, 1, true>(call, a) : launch<Q, 1, false>(call, a);
 }
 
-/* Prefers the two-rows-per-warp kernel. */
+/* Tensor cores for several rows of x, and for one of a head of Q6_K; else the two-rows-per-warp kernel is preferred. */
 static void launch_dtype(const tarn__call *call, gemv_args &a, tarn_dtype dtype)
 {
-    if (a.jobs == 0 || a.x.rows == 0 || tarn__cuda_decode_gemv_quant(call, a, dtype))
+    if (a.jobs == 0 || a.x.rows == 0)
+        return;
+    const bool has_tiles = a.x.rows > 1 || (dtype == TARN_Q6_K && a.jobs >= HEAD_JOBS);
+    if ((has_tiles && tarn__cuda_decode_mma(call, a, dtype, true)) || tarn__cuda_decode_gemv_quant(call, a, dtype))
         return;
     switch (dtype) {
     case TARN_F32: launch_rows<TARN_F32>(call, a); break;
@@ -411,35 +416,53 @@ static void launch_dtype(const tarn__call *call, gemv_args &a, tarn_dtype dtype)
 }
 
 /* Up to three weights (q, k, v) share one norm of x and one launch. */
-static void kernel_norm_linear(const tarn__call *call)
+static gemv_args norm_linear_args(const tarn__call *call)
 {
-    gemv_args a = args_of(call, call->in[1], call->in[8]);
+    gemv_args a = args_of(call, call->in[1], input_at(call, 8));
     set_post(call, &a.x, 9, 10, 3);
-    for (int i = 0; i < 3 && call->in[2 + i]; i++) {
-        a.weight[i] = weight_of(call->in[2 + i], call->in[5 + i], call->out[i]);
+    for (int i = 0; i < 3 && input_at(call, 2 + i); i++) {
+        a.weight[i] = weight_of(call->in[2 + i], input_at(call, 5 + i), call->out[i]);
         a.jobs += a.weight[i].out;
     }
+    return a;
+}
+
+static void kernel_norm_linear(const tarn__call *call)
+{
+    gemv_args a = norm_linear_args(call);
     launch_dtype(call, a, call->in[2]->dtype);
 }
 
 /* act(gate) · up: both rows of an output are one job, so no intermediate tensor. */
-static void kernel_norm_gate_up(const tarn__call *call)
+static gemv_args norm_gate_up_args(const tarn__call *call)
 {
-    gemv_args a = args_of(call, call->in[1], call->in[4]);
+    gemv_args a = args_of(call, call->in[1], input_at(call, 4));
     set_post(call, &a.x, 5, 6, 1);
     a.weight[0] = weight_of(call->in[2], NULL, call->out[0]);
     a.weight[1] = weight_of(call->in[3], NULL, NULL);
     a.jobs = a.weight[0].out, a.is_gated = 1;
+    return a;
+}
+
+static void kernel_norm_gate_up(const tarn__call *call)
+{
+    gemv_args a = norm_gate_up_args(call);
     launch_dtype(call, a, call->in[2]->dtype);
 }
 
 /* Output projections: bias and the residual stream are added in the epilogue. */
-static void kernel_linear_residual(const tarn__call *call)
+static gemv_args linear_residual_args(const tarn__call *call)
 {
     gemv_args a = args_of(call, NULL, NULL);
     a.weight[0] = weight_of(call->in[1], call->in[2], call->out[0]);
     a.sum = tarn__view_at(call->in[3]), a.sum_down = call->in[3]->stride[0];
     a.jobs = a.weight[0].out;
+    return a;
+}
+
+static void kernel_linear_residual(const tarn__call *call)
+{
+    gemv_args a = linear_residual_args(call);
     launch_dtype(call, a, call->in[1]->dtype);
 }
 
@@ -465,33 +488,54 @@ static bool weight_fits(const tarn__call *call, const tarn__view *weight)
                                              : is_aligned(weight) && float_rows_fit(call, weight->shape[1]);
 }
 
+/* True if tensor cores take the rows of x, several, and the weights from input `first` on. One row is multiplied by
+ * other kernels, but for a head of Q6_K, which these take as well. */
+static bool mma_fits(const tarn__call *call, const gemv_args &a, int first, int count)
+{
+    bool good = call->in[0]->shape[0] > 1;
+    for (int i = 0; i < count; i++)
+        good = good && (!input_at(call, first + i) || call->in[first + i]->stride[1] == 1);
+    return good && tarn__cuda_decode_mma(call, a, call->in[first]->dtype, false);
+}
+
 static bool fits_norm_linear(const tarn__call *call)
 {
-    bool good = x_fits(call->in[0], call->in[1], call->inputs > 8 ? call->in[8] : NULL) && post_fits(call, 9);
-    for (int i = 2; good && i < 5 && i < call->inputs && call->in[i]; i++)
+    const tarn__view *norm = call->in[1], *norm_bias = input_at(call, 8);
+    bool good = x_fits(call->in[0], norm, norm_bias) && post_fits(call, 9);
+    for (int i = 2; good && i < 5 && input_at(call, i); i++)
         good = weight_fits(call, call->in[i]);
-    return good;
+    return good || (is_x_aligned(call->in[0], norm, norm_bias) && !input_at(call, 9) &&
+                    mma_fits(call, norm_linear_args(call), 2, 3));
 }
 
 static bool fits_norm_gate_up(const tarn__call *call)
 {
-    return x_fits(call->in[0], call->in[1], call->inputs > 4 ? call->in[4] : NULL) && post_fits(call, 5) &&
-           weight_fits(call, call->in[2]) && weight_fits(call, call->in[3]);
+    const tarn__view *norm = call->in[1], *norm_bias = input_at(call, 4);
+    return (x_fits(call->in[0], norm, norm_bias) && post_fits(call, 5) && weight_fits(call, call->in[2]) &&
+            weight_fits(call, call->in[3])) ||
+           (is_x_aligned(call->in[0], norm, norm_bias) && !input_at(call, 5) &&
+            mma_fits(call, norm_gate_up_args(call), 2, 2));
 }
 
 static bool fits_linear_residual(const tarn__call *call)
 {
-    return x_fits(call->in[0], NULL, NULL) && weight_fits(call, call->in[1]) && call->in[3]->stride[1] == 1;
+    return call->in[3]->stride[1] == 1 &&
+           ((x_fits(call->in[0], NULL, NULL) && weight_fits(call, call->in[1])) ||
+            (is_x_aligned(call->in[0], NULL, NULL) && mma_fits(call, linear_residual_args(call), 1, 1)));
 }
 
-/* Weights: any float or quantized dtype; one dtype per launch. Floats [in, out] have rows of their own. */
+/* Weights: any float or quantized dtype; one dtype per launch. Floats [in, out] have rows of their own, and so have
+ * many rows of x. */
 void tarn__cuda_register_decode_gemv(tarn__kernel_row *rows)
 {
     const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
-    static tarn__kernel_row others[2];
+    static tarn__kernel_row others[5];
     rows[TARN__K_norm_linear] = tarn__row_fits(tarn__row(kernel_norm_linear, dtypes), fits_norm_linear);
     rows[TARN__K_norm_gate_up] = tarn__row_fits(tarn__row(kernel_norm_gate_up, dtypes), fits_norm_gate_up);
     rows[TARN__K_linear_residual] = tarn__row_fits(tarn__row(kernel_linear_residual, dtypes), fits_linear_residual);
     tarn__push_row(rows, TARN__K_norm_linear, tarn__cuda_norm_linear_in_out(), &others[0]);
     tarn__push_row(rows, TARN__K_linear_residual, tarn__cuda_linear_residual_in_out(), &others[1]);
+    tarn__push_row(rows, TARN__K_norm_linear, tarn__cuda_rows_norm_linear(), &others[2]);
+    tarn__push_row(rows, TARN__K_norm_gate_up, tarn__cuda_rows_norm_gate_up(), &others[3]);
+    tarn__push_row(rows, TARN__K_linear_residual, tarn__cuda_rows_linear_residual(), &others[4]);
 }

@@ -87,11 +87,24 @@ struct addend {
 
 /* ---- operands of a call ------------------------------------------------------------------------------------------ */
 
+/* An optional input; NULL: absent. */
+static inline const tarn__view *input_at(const tarn__call *call, int i)
+{
+    return i < call->inputs ? call->in[i] : NULL;
+}
+
+/* Those of a call; without any, as where a row is asked if it fits, others. */
+static inline const tarn__decode_linear *params_of(const tarn__call *call)
+{
+    static const tarn__decode_linear none = {};
+    return call->params ? (const tarn__decode_linear *)call->params : &none;
+}
+
 /* x is (rows, in), rows contiguous; `norm` NULL: no norm. */
 static inline decode_x x_of(const tarn__call *call, const tarn__view *norm, const tarn__view *norm_bias)
 {
     const tarn__view *x = call->in[0];
-    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
+    const tarn__decode_linear *params = params_of(call);
     return decode_x{tarn__view_at(x),
                     x->dtype,
                     x->stride[0],
@@ -107,8 +120,8 @@ static inline decode_x x_of(const tarn__call *call, const tarn__view *norm, cons
 /* Makes x a branch with a post-norm, if the call has one. */
 static inline void set_post(const tarn__call *call, decode_x *x, int post, int sum, int new_sum)
 {
-    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
-    if (call->inputs <= sum || !call->in[post])
+    const tarn__decode_linear *params = params_of(call);
+    if (!input_at(call, post) || !call->out[new_sum])
         return;
     x->post = tarn__view_at(call->in[post]);
     x->sum = tarn__view_at(call->in[sum]), x->sum_down = call->in[sum]->stride[0];
@@ -120,7 +133,7 @@ static inline void set_post(const tarn__call *call, decode_x *x, int post, int s
 /* Norm, activation and scale of a call; weights and jobs follow. */
 static inline gemv_args args_of(const tarn__call *call, const tarn__view *norm, const tarn__view *norm_bias)
 {
-    const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
+    const tarn__decode_linear *params = params_of(call);
     gemv_args a = {};
     a.x = x_of(call, norm, norm_bias);
     a.act = params->act, a.scale = (float)params->scale, a.cap = (float)params->softcap;
@@ -160,11 +173,17 @@ static inline bool is_aligned(const tarn__view *view)
     return good;
 }
 
-/* Few rows in whole vectors, and a norm whose weight and bias can be read by vectors. */
+/* Rows in whole vectors, and a norm whose weight and bias can be read by vectors. */
+static inline bool is_x_aligned(const tarn__view *x, const tarn__view *norm, const tarn__view *norm_bias)
+{
+    return x->rank == 2 && x->shape[1] > 0 && x->shape[1] % 8 == 0 && is_aligned(x) && (!norm || is_aligned(norm)) &&
+           (!norm_bias || is_aligned(norm_bias));
+}
+
+/* The same, of few rows. */
 static inline bool x_fits(const tarn__view *x, const tarn__view *norm, const tarn__view *norm_bias)
 {
-    return x->rank == 2 && x->shape[0] <= MAX_GEMV_ROWS && x->shape[1] > 0 && x->shape[1] % 8 == 0 && is_aligned(x) &&
-           (!norm || is_aligned(norm)) && (!norm_bias || is_aligned(norm_bias));
+    return x->shape[0] <= MAX_GEMV_ROWS && is_x_aligned(x, norm, norm_bias);
 }
 
 /* True if a multiprocessor has shared memory for two blocks with so many dynamic bytes: it has 1 KiB more than a block
@@ -192,5 +211,9 @@ tarn__kernel_row tarn__cuda_linear_residual_in_out(void);
 
 /* decode_gemv_quant.cu: launches the two-rows-per-warp kernel if it supports the operands; else false. */
 bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const gemv_args &args, tarn_dtype dtype);
+
+/* decode_mma.cu: launches the tensor-core kernel if it supports the operands; else false. Without is_launched it only
+ * tells: of the call it reads the device alone. */
+bool tarn__cuda_decode_mma(const tarn__call *call, const gemv_args &args, tarn_dtype dtype, bool is_launched);
 
 #endif

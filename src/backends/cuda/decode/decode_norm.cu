@@ -65,7 +65,7 @@ static void kernel_norm_residual(const tarn__call *call)
  * its rows are aligned as well. */
 static bool fits(const tarn__call *call)
 {
-    return call->in[1] && x_fits(call->in[0], call->in[1], call->in[2]) && call->in[0]->shape[1] <= MAX_ROW &&
+    return call->in[1] && is_x_aligned(call->in[0], call->in[1], call->in[2]) && call->in[0]->shape[1] <= MAX_ROW &&
            is_aligned(call->in[3]);
 }
 

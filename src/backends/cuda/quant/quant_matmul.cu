@@ -5,8 +5,11 @@
  * into shared memory, 16 bytes at a time, and each lane multiplies 32 elements in integers, four at once (dp4a). Sums
  * are scaled in f32.
  *
+ * Dozens to hundreds of rows, as in decoding many sequences: backends/cuda/matmul/rows_wgmma.cuh, where it fits.
+ *
  * Many rows, as in a prefill: bound by arithmetic. Some rows of the weight at a time are dequantized to x's dtype for
  * the device's matmul. */
+#include "backends/cuda/matmul/rows_matmul.h"
 #include "backends/cuda/quant/dequantize.cuh"
 #include "backends/cuda/quant/dot.cuh"
 
@@ -387,12 +390,13 @@ static void kernel_tiles(const tarn__call *call)
         run_tiles(call);
 }
 
-/* "gemv" multiplies quant blocks, "gemm" dequantizes tiles of the weight. */
+/* "gemv" multiplies quant blocks, "wgmma" dequantizes them in registers, "gemm" tiles of the weight in memory. */
 void tarn__cuda_register_quant_matmul(tarn__kernel_row *rows)
 {
-    static tarn__kernel_row tiles;
+    static tarn__kernel_row tiles, some_rows;
     uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;
     rows[TARN__K_matmul_quant] = tarn__row_named(tarn__row_planned(prepare_tiles, kernel_tiles, dtypes), "gemm");
+    tarn__push_row(rows, TARN__K_matmul_quant, tarn__cuda_rows_matmul_quant(), &tiles);
     tarn__kernel_row gemv = tarn__row_fits(tarn__row_planned(prepare_gemv, kernel_gemv, dtypes), fits_gemv);
-    tarn__push_row(rows, TARN__K_matmul_quant, tarn__row_named(gemv, "gemv"), &tiles);
+    tarn__push_row(rows, TARN__K_matmul_quant, tarn__row_named(gemv, "gemv"), &some_rows);
 }
