@@ -5,8 +5,6 @@
 
 #include <tarn/graph.h>
 
-#define CPU tarn_device_cpu()
-
 enum { Q, K, V, OPERANDS };
 
 typedef struct sizes {
@@ -124,6 +122,29 @@ static void lengths_and_dropout_match_the_cpu(void **state)
     }
 }
 
+/* Forward and backward: all keys of a small model and few, rows before the first key, tiles that are not full, grouped
+ * heads, head_dim that does not fill the kernel. */
+static void few_keys_match_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    static const sizes all[] = {{2, 3, 3, 256, 256, 64}, {1, 4, 2, 200, 200, 64}, {1, 2, 2, 100, 250, 40},
+                                {1, 2, 1, 333, 133, 64}, {2, 2, 2, 65, 256, 56},  {1, 4, 1, 77, 77, 48},
+                                {1, 2, 2, 600, 17, 64},  {1, 2, 2, 1, 256, 64},   {1, 2, 2, 257, 257, 64}};
+    static const tarn_dtype dtypes[] = {TARN_BF16, TARN_F16};
+    static const double tolerance[] = {3e-2, 4e-3};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        for (int d = 0; d < 2; d++)
+            for (int which = 0; which < 4; which++) { /* causal or not, with and without dropout */
+                if (is_quick() && which != (int)(i + (size_t)d) % 4)
+                    continue;
+                tarn_scope *scope = tarn_scope_open();
+                agrees_with_the_cpu(all[i], dtypes[d],
+                                    (tarn_attention_options){.causal = which & 1, .dropout = which & 2 ? 0.2 : 0},
+                                    tolerance[d]);
+                tarn_scope_close(scope);
+            }
+}
+
 /* ---- starts ------------------------------------------------------------------------------------------------------ */
 
 /* [B, T] document starts: documents of 1 to `longest` rows, the last one ending at the last key; `longest` 0: in no
@@ -215,19 +236,22 @@ static void document_starts_with_lengths_and_dropout_match_the_cpu(void **state)
     }
 }
 
+/* In kernels that take both: neither cuDNN, which is not used with dropout, nor wgmma. */
 static void document_starts_of_0_change_no_bit(void **state)
 {
     NEEDS_GPU();
+    setenv("TARN_CUDA_ATTENTION", "mma", 1);
     tarn_tensor *x = good(tarn_normal(TARN_SHAPE(2, 150, 8 * 40), 0, 1, TARN_BF16, gpu)), *same = good(tarn_clone(x));
     tarn_requires_grad(x, true);
     tarn_requires_grad(same, true);
-    tarn_attention_options o = {.causal = true, .dropout = 0.1}, with = o; /* cuDNN is not used with dropout */
+    tarn_attention_options o = {.causal = true, .dropout = 0.1}, with = o;
     with.document_starts = good(tarn_zeros(TARN_SHAPE(2, 150), TARN_I32, gpu));
     tarn_seed(13);
     tarn_tensor *y = good(tarn_attention_packed(x, 4, 2, &o)), *g = good(tarn_normal_like(y, 0, 1));
     tarn_seed(13);
     tarn_tensor *other = good(tarn_attention_packed(same, 4, 2, &with));
     assert_true(tarn_backward_from(y, g, NULL) && tarn_backward_from(other, g, NULL));
+    unsetenv("TARN_CUDA_ATTENTION");
     assert_true(apart(other, y) == 0);
     assert_true(apart(tarn_grad(same), tarn_grad(x)) == 0);
 }
@@ -315,23 +339,30 @@ static void tf32_is_used_where_it_is_allowed(void **state)
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 /* With one-hot values the result is the weights: the zeros are the dropped ones, the same as on the CPU. */
-static void dropout_masks_match_the_cpu(void **state)
+static void drops_as_the_cpu_does(int64_t keys)
 {
-    NEEDS_GPU();
-    enum { KEYS = 72, ROWS = 70 };
-    tarn_tensor *eye = good(tarn_expand(tarn_one_hot(tarn_arange(0, KEYS, 1, TARN_I64, CPU), KEYS, TARN_BF16),
-                                        TARN_SHAPE(1, 2, KEYS, KEYS)));
-    tarn_tensor *q = good(tarn_normal(TARN_SHAPE(1, 2, ROWS, KEYS), 0, 0.1, TARN_BF16, CPU));
-    tarn_tensor *k = good(tarn_normal(TARN_SHAPE(1, 2, KEYS, KEYS), 0, 0.1, TARN_BF16, CPU));
+    enum { ROWS = 70 };
+    tarn_tensor *eye = good(tarn_expand(tarn_one_hot(tarn_arange(0, (double)keys, 1, TARN_I64, CPU), keys, TARN_BF16),
+                                        TARN_SHAPE(1, 2, keys, keys)));
+    tarn_tensor *q = good(tarn_normal(TARN_SHAPE(1, 2, ROWS, keys), 0, 0.1, TARN_BF16, CPU));
+    tarn_tensor *k = good(tarn_normal(TARN_SHAPE(1, 2, keys, keys), 0, 0.1, TARN_BF16, CPU));
     tarn_attention_options o = {.dropout = 0.4};
     tarn_seed(21);
     double *wanted = values_of(good(tarn_attention(q, k, eye, &o)));
     tarn_seed(21);
     double *found = values_of(good(tarn_attention(tarn_to(q, gpu), tarn_to(k, gpu), tarn_to(eye, gpu), &o)));
-    for (int64_t i = 0; i < 2 * ROWS * KEYS; i++)
+    for (int64_t i = 0; i < 2 * ROWS * keys; i++)
         assert_true((wanted[i] == 0) == (found[i] == 0));
     free(wanted);
     free(found);
+}
+
+/* As many keys as head_dim: of the kernels for up to 64, and of those for more. */
+static void dropout_masks_match_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    drops_as_the_cpu_does(56);
+    drops_as_the_cpu_does(72);
 }
 
 /* ---- bits -------------------------------------------------------------------------------------------------------- */
@@ -424,6 +455,7 @@ int main(void)
         ON_GPU(every_shape_matches_the_cpu),
         ON_GPU(many_heads_match_the_cpu),
         ON_GPU(lengths_and_dropout_match_the_cpu),
+        ON_GPU(few_keys_match_the_cpu),
         ON_GPU(document_starts_match_the_cpu),
         ON_GPU(a_row_that_sees_only_itself_has_a_gradient_of_v_only),
         ON_GPU(document_starts_with_lengths_and_dropout_match_the_cpu),

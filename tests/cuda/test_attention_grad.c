@@ -6,8 +6,6 @@
 #include <tarn/graph.h>
 #include <tarn/profile.h>
 
-#define CPU tarn_device_cpu()
-
 enum { Q, K, V, OPERANDS };
 
 typedef struct sizes {
@@ -21,13 +19,6 @@ static void choose(bool earlier)
         setenv("TARN_CUDA_ATTENTION", "mma", 1);
     else
         unsetenv("TARN_CUDA_ATTENTION");
-}
-
-static bool has_wgmma(void)
-{
-    tarn_device_info info;
-    assert_true(tarn_device_query(gpu, &info));
-    return strstr(info.detail, "compute capability 9.") != NULL;
 }
 
 /* The largest difference, relative to the largest value. */
@@ -51,8 +42,8 @@ static void draw(sizes s, tarn_dtype dtype, tarn_tensor **here)
         here[i] = good(tarn_normal(shape[i != Q], 0, 1, dtype, CPU));
 }
 
-/* Gradients of those operands whose bit is set in `wanted`. */
-static void attend(tarn_tensor *const *in, tarn_tensor *g, bool causal, int wanted, tarn_tensor **grad)
+/* Gradients of those operands whose bit is set in `wanted`. The same numbers are dropped on every device. */
+static void attend(tarn_tensor *const *in, tarn_tensor *g, bool causal, double dropout, int wanted, tarn_tensor **grad)
 {
     tarn_tensor *leaf[OPERANDS];
     for (int i = 0; i < OPERANDS; i++) {
@@ -60,7 +51,9 @@ static void attend(tarn_tensor *const *in, tarn_tensor *g, bool causal, int want
         if (wanted >> i & 1)
             tarn_requires_grad(leaf[i], true);
     }
-    tarn_tensor *y = good(tarn_attention(leaf[Q], leaf[K], leaf[V], &(tarn_attention_options){.causal = causal}));
+    tarn_seed(11);
+    tarn_tensor *y = good(
+        tarn_attention(leaf[Q], leaf[K], leaf[V], &(tarn_attention_options){.causal = causal, .dropout = dropout}));
     assert_true(tarn_backward_from(y, g, NULL));
     for (int i = 0; i < OPERANDS; i++)
         grad[i] = wanted >> i & 1 ? good(tarn_grad(leaf[i])) : NULL;
@@ -68,7 +61,7 @@ static void attend(tarn_tensor *const *in, tarn_tensor *g, bool causal, int want
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, bool causal, int wanted, double tolerance)
+static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, bool causal, double dropout, int wanted, double tolerance)
 {
     tarn_scope *scope = tarn_scope_open();
     tarn_tensor *here[OPERANDS], *there[OPERANDS], *expected[OPERANDS], *found[OPERANDS];
@@ -77,17 +70,18 @@ static void agrees_with_the_cpu(sizes s, tarn_dtype dtype, bool causal, int want
         there[i] = good(tarn_to(here[i], gpu));
     tarn_tensor *g = good(tarn_normal(TARN_SHAPE(s.batches, s.heads, s.rows, s.depth), 0, 1, dtype, CPU)),
                 *g_there = good(tarn_to(g, gpu));
-    attend(here, g, causal, wanted, expected);
+    attend(here, g, causal, dropout, wanted, expected);
     for (int earlier = 0; earlier < 2; earlier++) {
         choose(earlier);
-        attend(there, g_there, causal, wanted, found);
+        attend(there, g_there, causal, dropout, wanted, found);
         choose(false);
         for (int i = 0; i < OPERANDS; i++)
             if (wanted >> i & 1 && !(apart(found[i], expected[i]) < tolerance))
-                fail_msg("gradient %d of %lld x %lld (%lld) x %lld (%lld) x %lld%s, %s: %g away from the CPU's", i,
-                         (long long)s.batches, (long long)s.heads, (long long)s.kv_heads, (long long)s.rows,
-                         (long long)s.keys, (long long)s.depth, causal ? ", causal" : "", earlier ? "mma" : "best",
-                         apart(found[i], expected[i]));
+                fail_msg("gradient %d of %lld x %lld (%lld) x %lld (%lld) x %lld%s, dropout %g, %s: %g away from the "
+                         "CPU's",
+                         i, (long long)s.batches, (long long)s.heads, (long long)s.kv_heads, (long long)s.rows,
+                         (long long)s.keys, (long long)s.depth, causal ? ", causal" : "", dropout,
+                         earlier ? "mma" : "best", apart(found[i], expected[i]));
     }
     assert_ok();
     tarn_scope_close(scope);
@@ -109,7 +103,24 @@ static void both_paths_match_the_cpu(void **state)
         for (int d = 0; d < 2; d++)
             for (int causal = 0; causal < 2; causal++)
                 if (!is_quick() || (all[i].batches < 3 && causal == (int)(i + (size_t)d) % 2))
-                    agrees_with_the_cpu(all[i], dtypes[d], causal, 7, tolerance[d]);
+                    agrees_with_the_cpu(all[i], dtypes[d], causal, 0, 7, tolerance[d]);
+}
+
+/* Masks of one and of many blocks of 64 rows and 64 keys, that are not full, of grouped heads, of rows that see no key;
+ * the most keys whose dropout wgmma kernels do, and one more; head_dim beyond theirs. */
+static void dropout_matches_the_cpu(void **state)
+{
+    NEEDS_GPU();
+    static const sizes all[] = {{1, 1, 1, 64, 64, 64},   {2, 3, 3, 256, 256, 64}, {2, 3, 3, 129, 257, 64},
+                                {1, 4, 2, 300, 300, 64}, {1, 4, 1, 333, 77, 64},  {1, 2, 2, 200, 390, 40},
+                                {1, 2, 1, 70, 1024, 64}, {1, 2, 1, 70, 1025, 64}, {1, 2, 2, 150, 150, 72}};
+    static const tarn_dtype dtypes[] = {TARN_BF16, TARN_F16};
+    static const double tolerance[] = {3e-2, 4e-3};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        for (int d = 0; d < 2; d++)
+            for (int causal = 0; causal < 2; causal++)
+                if (!is_quick() || causal == (int)(i + (size_t)d) % 2)
+                    agrees_with_the_cpu(all[i], dtypes[d], causal, i % 2 ? 0.2 : 0.5, 7, tolerance[d]);
 }
 
 /* Without a gradient of q, delta has a kernel of its own. */
@@ -118,7 +129,8 @@ static void some_gradients_match_the_cpu(void **state)
     NEEDS_GPU();
     for (int wanted = 1; wanted < 7; wanted++)
         for (int64_t depth = 64; depth <= 128; depth += 64)
-            agrees_with_the_cpu((sizes){1, 2, 1, 200, 170, depth}, TARN_BF16, wanted % 2, wanted, 3e-2);
+            agrees_with_the_cpu((sizes){1, 2, 1, 200, 170, depth}, TARN_BF16, wanted % 2, depth == 64 ? 0.2 : 0, wanted,
+                                3e-2);
 }
 
 /* q, k and v in one tensor, whose gradient is in 16 bits: rows are further apart than they are long. */
@@ -170,7 +182,9 @@ static void the_device_and_the_call_choose_the_path(void **state)
     const tarn_attention_options causal = {.causal = true}, dropout = {.dropout = 0.2},
                                  window = {.causal = true, .window = 9};
     assert_string_equal(variant_of(s, &causal), has_wgmma() ? "wgmma" : "mma");
-    assert_string_equal(variant_of(s, &dropout), "mma");
+    assert_string_equal(variant_of(s, &dropout), has_wgmma() ? "wgmma" : "mma");
+    assert_string_equal(variant_of((sizes){1, 2, 1, 150, 150, 72}, &dropout), "mma");
+    assert_string_equal(variant_of((sizes){1, 2, 1, 70, 1025, 64}, &dropout), "mma");
     assert_string_equal(variant_of(s, &window), "mma");
     assert_string_equal(variant_of((sizes){1, 2, 1, 150, 150, 32}, &causal), "mma");
     choose(true);
@@ -226,6 +240,7 @@ int main(void)
 #define ON_GPU(test) cmocka_unit_test_setup_teardown(test, open_gpu, close_gpu)
     const struct CMUnitTest tests[] = {
         ON_GPU(both_paths_match_the_cpu),
+        ON_GPU(dropout_matches_the_cpu),
         ON_GPU(some_gradients_match_the_cpu),
         ON_GPU(packed_gradients_match_the_cpu),
         ON_GPU(the_device_and_the_call_choose_the_path),

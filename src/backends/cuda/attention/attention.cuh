@@ -47,6 +47,7 @@ struct attention_args {
     int64_t blocks, d_windows; /* blocks of rows (or keys) per head; windows of D */
     int64_t window;            /* sliding window, for tarn__cuda_attention_window_starts(); 0: none */
     double cap;                /* soft cap · log2(e); 0: none */
+    void *keep_masks;          /* backward with wgmma: bits of dropout */
 };
 
 /* ---- host -------------------------------------------------------------------------------------------------------- */
@@ -129,6 +130,7 @@ bool tarn__cuda_attention_mma_grad(const tarn__call *call, attention_args *a);
  * but for calls that need no gq. */
 bool tarn__cuda_attention_wgmma_grad_fits(const tarn__call *call);
 bool tarn__cuda_attention_wgmma_grad(const tarn__call *call, const attention_args *a);
+size_t tarn__cuda_attention_wgmma_grad_mask_bytes(const tarn__call *call); /* of keep_masks; 0 without dropout */
 
 /* attention_tf32.cu: the same for f32 tensors in TF32. The gradient includes delta. */
 bool tarn__cuda_attention_tf32_fits(const tarn__call *call);
@@ -196,17 +198,23 @@ __device__ __forceinline__ void check_length(const attention_args &a, int64_t ba
         report_fault(a.fault, length, a.keys);
 }
 
+/* Bit i is set if the i-th 16 bits from a counter reach the limit: compared in the upper half of a word. */
+__device__ __forceinline__ uint32_t keep_bits(const source &random, uint64_t counter, uint32_t limit)
+{
+    uint32_t word[4], mask = 0;
+    philox(random, counter, word);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        mask |= (i % 2 ? word[i / 2] : word[i / 2] << 16) < limit << 16 ? 0u : 1u << i;
+    return mask;
+}
+
 /* Dropout of 8 keys from `key`, a multiple of 8: bit i is set if key i is kept. `row_index` is the row's index over all
  * heads and batches: the mask depends on it alone, so that backward draws the same. */
 __device__ __forceinline__ uint32_t keep_mask8(const attention_args &a, const source &random, int64_t row_index,
                                                int64_t key)
 {
-    uint32_t word[4], mask = 0;
-    philox(random, (uint64_t)row_index * (uint64_t)((a.keys + 7) / 8) + (uint64_t)key / 8, word);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        mask |= tarn__half_word(word[i / 2], i % 2) < a.limit ? 0u : 1u << i;
-    return mask;
+    return keep_bits(random, (uint64_t)row_index * (uint64_t)((a.keys + 7) / 8) + (uint64_t)key / 8, a.limit);
 }
 
 /* The same from any key, to the end of its 8. */

@@ -327,16 +327,18 @@ static size_t row_stats_bytes(const tarn__call *call)
     return rows * (q->dtype == TARN_F64 ? 2 * sizeof(double) : 3 * sizeof(float));
 }
 
-/* Where the starts of a sliding window follow them. */
-static size_t window_starts_offset(const tarn__call *call)
+/* Where the starts of a sliding window, or masks of dropout, follow them. */
+static size_t after_stats_offset(const tarn__call *call)
 {
     return (row_stats_bytes(call) + 15) / 16 * 16;
 }
 
 size_t tarn__cuda_attention_grad_native_scratch(const tarn__call *call)
 {
-    const size_t window_bytes = window_starts_bytes(call);
-    return window_bytes > 0 ? window_starts_offset(call) + window_bytes : row_stats_bytes(call);
+    const size_t after_bytes =
+        window_starts_bytes(call) +
+        (tarn__cuda_attention_wgmma_grad_fits(call) ? tarn__cuda_attention_wgmma_grad_mask_bytes(call) : 0);
+    return after_bytes > 0 ? after_stats_offset(call) + after_bytes : row_stats_bytes(call);
 }
 
 /* The first step of every path. */
@@ -371,7 +373,7 @@ static void run_simt(const tarn__call *call, attention_args &a)
 static void set_window_starts(const tarn__call *call, attention_args &a)
 {
     if (a.rows > 0)
-        tarn__cuda_attention_window_starts(call, &a, window_starts_offset(call));
+        tarn__cuda_attention_window_starts(call, &a, after_stats_offset(call));
 }
 
 void tarn__cuda_attention_grad_simt(const tarn__call *call)
@@ -404,6 +406,7 @@ void tarn__cuda_attention_grad_wgmma(const tarn__call *call)
         return;
     if (!a.gq.base)
         run_delta(call, a);
+    a.keep_masks = (char *)call->scratch + after_stats_offset(call);
     if (!tarn__cuda_attention_wgmma_grad(call, &a))
         tarn__cuda_attention_grad_mma(call);
 }

@@ -5,6 +5,7 @@
  * result are computed: one read and one write of memory; weight and bias come from L1. Longer rows are read three
  * times, mostly from L2. */
 #include "backends/cuda/norm/layernorm.cuh"
+#include "backends/cuda/random/dropout.cuh"
 
 /* with a residual add IN is its result, and the last two are its terms */
 enum { OUT, IN, MEAN, RSTD, FIRST, SECOND, OPERANDS };
@@ -16,6 +17,8 @@ struct norm_args {
     bool is_centred; /* layernorm, not rmsnorm */
     double epsilon, length, inverse;
     double offset; /* of the weight; 0 without one */
+    dropout drop;  /* of the second term */
+    source random;
 };
 
 /* (x - mean) · rstd · (offset + weight) + bias of one vector. */
@@ -68,8 +71,20 @@ __device__ __forceinline__ vec<C, 1> add_vec(const untyped<C> *, const norm_args
     return R::fetch(a.rows.operand[IN], offset[IN], at);
 }
 
+/* Dropout of a thread's vectors of the second term, which is contiguous. */
+template <int P, typename T, int N>
+__device__ __forceinline__ void drop_row(const typed<T, N> *, const norm_args &a, int64_t row, int vecs, vec<T, N> *x)
+{
+    const source random = resolved(a.random);
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int p = 0; p < P; p++)
+        if (lane + p * WARP < vecs)
+            drop_vec(a.drop, random, (uint64_t)(row * a.rows.length + (lane + p * WARP) * N), x[p]);
+}
+
 /* P vectors per thread in registers. */
-template <typename R, int P, bool is_warp, bool is_sum>
+template <typename R, int P, bool is_warp, bool is_sum, bool drops = false>
 static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024)
     register_kernel(const __grid_constant__ norm_args a)
 {
@@ -87,6 +102,8 @@ static __global__ void __launch_bounds__(is_warp ? WARP *WARPS_PER_BLOCK : 1024)
             if (is_sum)
                 second[p] = R::fetch(a.rows.operand[SECOND], offset[SECOND], me + p * threads);
         }
+    if constexpr (drops)
+        drop_row<P>((const R *)NULL, a, row, vecs, second);
 #pragma unroll
     for (int p = 0; is_sum && p < P; p++) /* after all loads: a store between them would delay the next */
         if (me + p * threads < vecs)
@@ -163,38 +180,77 @@ static void launch_as(const tarn__call *call, const norm_args &a)
         stream_kernel<R, is_sum><<<blocks_for(count, 1), 1024, 0, stream_of(call)>>>(a);
 }
 
+template <typename T, int N> static bool is_vectorized(const norm_args &a)
+{
+    bool good = vector_has_vecs(a.weight, N) && vector_has_vecs(a.bias, N);
+    for (int k : {(int)OUT, (int)IN, (int)FIRST, (int)SECOND})
+        good = good && has_vecs(a.rows, k, N);
+    return good;
+}
+
+/* Grid: a warp per row of up to 1,024 elements, in P vectors of N per lane; with few elements N is 4, which leaves
+ * fewer lanes without work. False: not in vectors, or longer. */
+template <typename T, bool is_sum, bool drops> static bool launch_by_warp(const tarn__call *call, const norm_args &a)
+{
+    constexpr int SIZE = vec_size<T>::value;
+    const int64_t length = a.rows.length;
+    const unsigned blocks = warp_blocks(a.rows.count), threads = WARP * WARPS_PER_BLOCK;
+    if (!is_vectorized<T, SIZE>(a) || length > 32 * WARP)
+        return false;
+    if (length <= 3 * WARP * 4)
+        register_kernel<typed<T, 4>, 3, true, is_sum, drops><<<blocks, threads, 0, stream_of(call)>>>(a);
+    else if (length <= 4 * WARP * 4)
+        register_kernel<typed<T, 4>, 4, true, is_sum, drops><<<blocks, threads, 0, stream_of(call)>>>(a);
+    else if (length <= 24 * WARP)
+        register_kernel<typed<T, SIZE>, 24 / SIZE, true, is_sum, drops><<<blocks, threads, 0, stream_of(call)>>>(a);
+    else
+        register_kernel<typed<T, SIZE>, 32 / SIZE, true, is_sum, drops><<<blocks, threads, 0, stream_of(call)>>>(a);
+    return true;
+}
+
 /* Vectors if every operand allows them. With a residual add f32 and single elements keep half as many per thread of a
  * block, to save registers. */
 template <typename T, bool is_sum> static void launch(const tarn__call *call, const norm_args &a)
 {
     constexpr int N = vec_size<T>::value;
-    bool is_vectorized = vector_has_vecs(a.weight, N) && vector_has_vecs(a.bias, N);
-    for (int k : {(int)OUT, (int)IN, (int)FIRST, (int)SECOND})
-        is_vectorized = is_vectorized && has_vecs(a.rows, k, N);
-    if (is_vectorized)
+    if (launch_by_warp<T, is_sum, false>(call, a))
+        return;
+    if (is_vectorized<T, N>(a))
         launch_as<typed<T, N>, 32, is_sum && sizeof(T) == 4 ? 16 : 32, is_sum>(call, a);
     else
         launch_as<typed<T, 1>, 32, is_sum ? 8 : 16, is_sum>(call, a);
 }
 
-/* The operands in `views` have one dtype, but for the row statistics and, rarely, the result and the vectors. */
-template <bool is_sum> static void run(const tarn__call *call, const tarn__view *const *views, norm_args &a)
+/* Sets the rows; false if there are none. */
+static bool set_rows(const tarn__view *const *views, norm_args &a)
 {
     tarn__nest nest;
     a.rows = rows_of<OPERANDS>(views[OUT]->rank - 1, views, &nest);
     a.length = (double)a.rows.length;
     a.inverse = 1 / a.length;
-    if (a.rows.count == 0 || a.rows.length == 0)
+    return a.rows.count > 0 && a.rows.length > 0;
+}
+
+/* True if the result, the vectors and, with a residual add, its terms have the dtype of x. */
+static bool is_same_dtype(const tarn__view *const *views, const norm_args &a)
+{
+    const tarn_dtype dtype = views[IN]->dtype;
+    return views[OUT]->dtype == dtype && (!a.weight.base || a.weight.dtype == dtype) &&
+           (!a.bias.base || a.bias.dtype == dtype) && (!views[FIRST] || views[FIRST]->dtype == dtype) &&
+           (!views[SECOND] || views[SECOND]->dtype == dtype);
+}
+
+/* The operands in `views` have one dtype, but for the row statistics and, rarely, the result and the vectors. */
+template <bool is_sum> static void run(const tarn__call *call, const tarn__view *const *views, norm_args &a)
+{
+    if (!set_rows(views, a))
         return;
     tarn_dtype dtype = views[IN]->dtype;
-    bool is_same = views[OUT]->dtype == dtype && (!a.weight.base || a.weight.dtype == dtype) &&
-                   (!a.bias.base || a.bias.dtype == dtype) &&
-                   (!is_sum || (views[FIRST]->dtype == dtype && views[SECOND]->dtype == dtype));
     if (a.rows.length <= SHORT_ROW)
         launch_as<untyped<double>, 1, 8, is_sum>(call, a);
     else if (dtype == TARN_F64)
         launch_as<untyped<double>, 16, 8, is_sum>(call, a);
-    else if (!is_same)
+    else if (!is_same_dtype(views, a))
         launch_as<untyped<float>, 1, is_sum ? 8 : 16, is_sum>(call, a);
     else if (dtype == TARN_F32)
         launch<float, is_sum>(call, a);
@@ -218,18 +274,47 @@ static void run_forward(const tarn__call *call, bool is_centred)
     run<false>(call, views, a);
 }
 
-/* Inputs a, b, weight, bias; outputs a + b, the norm of it, mean, rstd. */
-static void run_residual_norm(const tarn__call *call)
+static norm_args residual_args_of(const tarn__call *call)
 {
     const tarn__residual_norm *params = (const tarn__residual_norm *)call->params;
-    const tarn__view *views[OPERANDS] = {call->out[1], call->out[0], call->out[2],
-                                         call->out[3], call->in[0],  call->in[1]};
     norm_args a = {};
     a.weight = vector_of(call->in[2]);
     a.bias = vector_of(call->in[3]);
     a.is_centred = !params->rms;
     a.epsilon = params->epsilon;
     a.offset = params->rms ? params->offset : 0;
+    return a;
+}
+
+/* Inputs a, b, weight, bias; outputs a + b, the norm of it, mean, rstd. */
+static void run_residual_norm(const tarn__call *call)
+{
+    const tarn__view *views[OPERANDS] = {call->out[1], call->out[0], call->out[2],
+                                         call->out[3], call->in[0],  call->in[1]};
+    norm_args a = residual_args_of(call);
+    run<true>(call, views, a);
+}
+
+/* The same with dropout of b: in the kernel of the norm, else before it, into the memory of the norm, whose rows are
+ * read before they are written. */
+static void run_dropout_residual_norm(const tarn__call *call)
+{
+    const tarn__random *random = &((const tarn__residual_norm *)call->params)->random;
+    const tarn__view *views[OPERANDS] = {call->out[1], call->out[0], call->out[2],
+                                         call->out[3], call->in[0],  call->in[1]};
+    norm_args a = residual_args_of(call);
+    a.drop = dropout::of(random);
+    a.random = source{random->seed, random->offset, random->live};
+    if (!set_rows(views, a))
+        return;
+    const tarn_dtype dtype = views[IN]->dtype;
+    if (a.rows.length > SHORT_ROW && a.rows.length <= 32 * WARP && is_same_dtype(views, a) &&
+        (dtype == TARN_F32    ? launch_by_warp<float, true, true>(call, a)
+         : dtype == TARN_BF16 ? launch_by_warp<bf16, true, true>(call, a)
+                              : launch_by_warp<f16, true, true>(call, a)))
+        return;
+    tarn__cuda_dropout(call, random, call->in[1], call->out[1]);
+    views[SECOND] = call->out[1];
     run<true>(call, views, a);
 }
 
@@ -251,13 +336,25 @@ static layernorm_grad grad_of(const tarn__call *call, bool is_centred)
                           is_centred ? 0 : ((const tarn__norm *)call->params)->offset};
 }
 
-/* Inputs x (the sum), weight, mean, rstd, g, the residual's gradient; outputs gx, gweight, gbias. */
-static layernorm_grad residual_grad_of(const tarn__call *call)
+/* Inputs x (the sum), weight, mean, rstd, g, the residual's gradient; outputs gx, gweight, gbias; with dropout the
+ * gradient of delta. */
+static layernorm_grad residual_grad_of(const tarn__call *call, bool drops)
 {
     const tarn__residual_norm *params = (const tarn__residual_norm *)call->params;
-    return layernorm_grad{call->in[0],  call->in[1],  call->in[2],     call->in[3],
-                          call->in[4],  call->in[5],  call->out[0],    call->out[1],
-                          call->out[2], !params->rms, params->epsilon, params->rms ? params->offset : 0};
+    return layernorm_grad{call->in[0],
+                          call->in[1],
+                          call->in[2],
+                          call->in[3],
+                          call->in[4],
+                          call->in[5],
+                          call->out[0],
+                          call->out[1],
+                          call->out[2],
+                          !params->rms,
+                          params->epsilon,
+                          params->rms ? params->offset : 0,
+                          drops ? call->out[3] : NULL,
+                          &params->random};
 }
 
 static void run_layernorm(const tarn__call *call)
@@ -282,7 +379,8 @@ static void run_rmsnorm(const tarn__call *call)
     }
 GRADIENT(layernorm_grad, grad_of(call, true))
 GRADIENT(rmsnorm_grad, grad_of(call, false))
-GRADIENT(residual_norm_grad, residual_grad_of(call))
+GRADIENT(residual_norm_grad, residual_grad_of(call, false))
+GRADIENT(dropout_residual_norm_grad, residual_grad_of(call, true))
 
 void tarn__cuda_register_layernorm(tarn__kernel_row *rows)
 {
@@ -293,4 +391,7 @@ void tarn__cuda_register_layernorm(tarn__kernel_row *rows)
     rows[TARN__K_residual_norm] = tarn__row(run_residual_norm, TARN__FLOATS);
     rows[TARN__K_residual_norm_grad] =
         tarn__row_planned(prepare_residual_norm_grad, run_residual_norm_grad, TARN__FLOATS);
+    rows[TARN__K_dropout_residual_norm] = tarn__row(run_dropout_residual_norm, TARN__FLOATS & ~TARN__BIT(TARN_F64));
+    rows[TARN__K_dropout_residual_norm_grad] = tarn__row_planned(
+        prepare_dropout_residual_norm_grad, run_dropout_residual_norm_grad, TARN__FLOATS & ~TARN__BIT(TARN_F64));
 }

@@ -131,8 +131,10 @@ struct layernorm_grad {
     const tarn__view *x, *weight, *mean, *rstd, *g;
     const tarn__view *residual; /* gradient of the residual stream, added to gx */
     const tarn__view *gx, *gweight, *gbias;
-    bool is_centred;        /* layernorm, not rmsnorm */
-    double epsilon, offset; /* offset: of the weight */
+    bool is_centred;            /* layernorm, not rmsnorm */
+    double epsilon, offset;     /* offset: of the weight */
+    const tarn__view *dropped;  /* dropout of gx, contiguous as gx is then; NULL: none */
+    const tarn__random *random; /* of it */
 };
 
 /* layernorm_grad.cu: prepares and runs a gradient with these operands. */

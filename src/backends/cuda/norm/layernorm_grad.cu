@@ -275,11 +275,13 @@ static grad_plan plan_of(const layernorm_grad *of)
              : p.in_double || !is_same || p.length > MAX_BLOCK * BLOCK_ELEMENTS ? STREAM
              : p.length <= WARP * WARP_ELEMENTS                                 ? BY_WARP
                                                                                 : BY_BLOCK;
+    const bool is_short_async = p.kind == BY_WARP && p.length <= ASYNC_SHORT && tarn__dtype_bytes(x->dtype) == 2;
     int64_t partial_rows = PARTIAL_ELEMENTS / (p.length > 0 ? p.length : 1), min_rows = p.kind == SHORT     ? 32
                                                                                         : p.kind == BY_WARP ? 8
                                                                                                             : 2;
     int64_t max_chunks = p.kind == SHORT          ? 132 * 16
-                         : p.kind != STREAM       ? 132 * 3
+                         : is_short_async         ? 132 * ASYNC_BLOCKS_SHORT
+                         : p.kind != STREAM       ? 132 * ASYNC_BLOCKS
                          : partial_rows < 132     ? 132
                          : partial_rows < 132 * 4 ? partial_rows
                                                   : 132 * 4;
@@ -301,9 +303,9 @@ tarn__plan_status tarn__cuda_prepare_layernorm_grad(tarn__plan *plan, const laye
     return TARN__PLAN_READY;
 }
 
-/* Grid: a block per chunk. */
+/* Grid: a block per chunk. True if it did the dropout. */
 template <typename T, bool has_residual>
-static void launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
+static bool launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     constexpr int N = vec_size<T>::value;
     bool is_vectorized = has_vecs(a.rows, OUT, N) && has_vecs(a.rows, IN, N) && has_vecs(a.rows, GRADIENT, N) &&
@@ -311,9 +313,13 @@ static void launch(const tarn__call *call, const grad_plan &p, const grad_args &
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, BLOCK_ELEMENTS, MAX_BLOCK);
     cudaStream_t stream = stream_of(call);
     if (p.kind == BY_WARP && is_vectorized) {
-        if constexpr (sizeof(T) == 2)
-            launch_async<T, has_residual>(a, blocks, stream);
-        else if (p.length <= WARP * WARP_ELEMENTS_SMALL)
+        if constexpr (sizeof(T) == 2) {
+            if (a.dropped)
+                launch_async<T, has_residual, true>(a, blocks, stream);
+            else
+                launch_async<T, has_residual, false>(a, blocks, stream);
+            return a.dropped != NULL;
+        } else if (p.length <= WARP * WARP_ELEMENTS_SMALL)
             register_kernel<typed<T, N>, WARP_ELEMENTS_SMALL / N, true, has_residual>
                 <<<blocks, WARP * WARPS_PER_BLOCK, 0, stream>>>(a);
         else
@@ -327,10 +333,11 @@ static void launch(const tarn__call *call, const grad_plan &p, const grad_args &
     } else {
         register_kernel<typed<T, 1>, BLOCK_ELEMENTS, false, has_residual><<<blocks, threads, 0, stream>>>(a);
     }
+    return false;
 }
 
-/* Dispatch on the plan's kind and the dtype. */
-template <bool has_residual> static void launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
+/* Dispatch on the plan's kind and the dtype. The same. */
+template <bool has_residual> static bool launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     tarn_dtype dtype = call->in[0]->dtype;
     unsigned blocks = (unsigned)p.chunks, threads = warps_for(p.length, 1, THREADS);
@@ -341,12 +348,11 @@ template <bool has_residual> static void launch_chunks(const tarn__call *call, c
         stream_kernel<double, has_residual><<<blocks, threads, 0, stream_of(call)>>>(a);
     else if (p.kind == STREAM)
         stream_kernel<float, has_residual><<<blocks, threads, 0, stream_of(call)>>>(a);
-    else if (dtype == TARN_F32)
-        launch<float, has_residual>(call, p, a);
-    else if (dtype == TARN_BF16)
-        launch<bf16, has_residual>(call, p, a);
     else
-        launch<f16, has_residual>(call, p, a);
+        return dtype == TARN_F32    ? launch<float, has_residual>(call, p, a)
+               : dtype == TARN_BF16 ? launch<bf16, has_residual>(call, p, a)
+                                    : launch<f16, has_residual>(call, p, a);
+    return false;
 }
 
 /* Also without rows: the sums are 0 then. */
@@ -382,9 +388,13 @@ void tarn__cuda_run_layernorm_grad(const tarn__call *call, const layernorm_grad 
     a.inverse = 1 / a.length;
     a.chunk_rows = p.chunk_rows;
     a.partial = call->scratch;
-    if (p.chunks > 0 && of->residual)
-        launch_chunks<true>(call, p, a);
-    else if (p.chunks > 0)
-        launch_chunks<false>(call, p, a);
+    if (of->dropped) {
+        a.dropped = tarn__view_at(of->dropped);
+        a.drop = dropout::of(of->random);
+        a.random = source{of->random->seed, of->random->offset, of->random->live};
+    }
+    if (p.chunks > 0 && !(of->residual ? launch_chunks<true>(call, p, a) : launch_chunks<false>(call, p, a)) &&
+        of->dropped)
+        tarn__cuda_dropout(call, of->random, of->gx, of->dropped);
     launch_combine(call, p, of);
 }

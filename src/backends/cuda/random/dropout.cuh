@@ -1,4 +1,5 @@
-/* dropout.cuh: dropout of elements, for random.cu. */
+/* dropout.cuh: dropout of elements, alone (random.cu) or in another kernel. Element i, counted row-major, takes word
+ * i % 4 of Philox counter offset + i / 4. */
 #ifndef TARN__CUDA_DROPOUT_CUH
 #define TARN__CUDA_DROPOUT_CUH
 
@@ -71,6 +72,58 @@ template <typename T, int N> __device__ __forceinline__ void scale_vec(vec<T, N>
         drop_f32<T, N>(x32, factor, y);
         narrow_vec(y, x);
     }
+}
+
+/* random.cu: dropout of `from` into `to`, of one shape and dtype, by `random`. */
+void tarn__cuda_dropout(const tarn__call *call, const tarn__random *random, const tarn__view *from,
+                        const tarn__view *to);
+
+/* Two 16-bit elements times a factor, each rounded once. */
+__device__ __forceinline__ uint32_t scale_pair(uint32_t x, bf16 factor)
+{
+    __nv_bfloat162 two;
+    memcpy(&two, &x, sizeof(two));
+    two = __hmul2(two, __bfloat162bfloat162(factor));
+    memcpy(&x, &two, sizeof(x));
+    return x;
+}
+__device__ __forceinline__ uint32_t scale_pair(uint32_t x, f16 factor)
+{
+    __half2 two;
+    memcpy(&two, &x, sizeof(two));
+    two = __hmul2(two, __half2half2(factor));
+    memcpy(&x, &two, sizeof(x));
+    return x;
+}
+
+/* Dropout of the vector whose first element is number `first`, a multiple of 4. Pairs of 16-bit elements are multiplied
+ * at once where the scale is such an element, as it is for probabilities of 1/5 and 1/2. */
+template <typename T, int N>
+__device__ __forceinline__ void drop_vec(const dropout &d, const source &rng, uint64_t first, vec<T, N> &x)
+{
+    uint32_t word[N];
+#pragma unroll
+    for (int i = 0; i < N; i += 4)
+        philox(rng, first / 4 + i / 4, word + i);
+    if constexpr (sizeof(T) == 2) {
+        const T factor = narrow<T>(d.scale);
+        if (d.limit < 1u << 24 && widen(factor) == d.scale) {
+            const uint32_t least = d.limit << 8;
+            uint32_t two[N / 2];
+            memcpy(two, &x, sizeof(x));
+#pragma unroll
+            for (int i = 0; i < N; i += 2)
+                two[i / 2] = scale_pair(two[i / 2], factor) &
+                             ((word[i] < least ? 0u : 0xffffu) | (word[i + 1] < least ? 0u : 0xffff0000u));
+            memcpy(&x, two, sizeof(x));
+            return;
+        }
+    }
+    float value[N];
+#pragma unroll
+    for (int i = 0; i < N; i += 4)
+        d.generate(word + i, value + i);
+    scale_vec(x, value);
 }
 
 #endif

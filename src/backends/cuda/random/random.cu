@@ -136,17 +136,17 @@ static __global__ void __launch_bounds__(THREADS) packed_kernel(const __grid_con
             x.at[i] = first + i < a.count ? from[i] : narrow<T>(0.0f);
     }
     const source rng = resolved(a.rng);
-    float value[N];
-#pragma unroll
-    for (int i = 0; i < N; i += 4) {
-        uint32_t word[4];
-        /* one counter per four elements */
-        philox(rng, (uint64_t)(first + i) / 4, word);
-        a.draw.generate(word, value + i);
-    }
     if constexpr (has_operand) {
-        scale_vec(x, value);
+        drop_vec(a.draw, rng, (uint64_t)first, x);
     } else {
+        float value[N];
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            uint32_t word[4];
+            /* one counter per four elements */
+            philox(rng, (uint64_t)(first + i) / 4, word);
+            a.draw.generate(word, value + i);
+        }
 #pragma unroll
         for (int i = 0; i < N; i++)
             x.at[i] = narrow<T>(value[i]);
@@ -199,10 +199,9 @@ static offset_calc<2> row_major(const tarn__view *to, const tarn__view *from)
 
 /* Grid: a thread per vector, or per four elements. Contiguous and aligned operands take the vector kernel; both kernels
  * draw the same values. */
-template <typename Draw, bool has_operand> static void run(const tarn__call *call)
+template <typename Draw, bool has_operand>
+static void draw(const tarn__call *call, const tarn__random *random, const tarn__view *from, const tarn__view *to)
 {
-    const tarn__random *random = (const tarn__random *)call->params;
-    const tarn__view *to = call->out[0], *from = has_operand ? call->in[0] : NULL;
     draw_args<Draw> a = {};
     a.to = tarn__view_at(to);
     a.from = data_of<void>(from);
@@ -223,6 +222,17 @@ template <typename Draw, bool has_operand> static void run(const tarn__call *cal
         FOR_FLOAT(to->dtype, strided_kernel<Draw, T, has_operand>
                   <<<blocks_for((a.count + 3) / 4, THREADS), THREADS, 0, stream_of(call)>>>(a))
     }
+}
+
+void tarn__cuda_dropout(const tarn__call *call, const tarn__random *random, const tarn__view *from,
+                        const tarn__view *to)
+{
+    draw<dropout, true>(call, random, from, to);
+}
+
+template <typename Draw, bool has_operand> static void run(const tarn__call *call)
+{
+    draw<Draw, has_operand>(call, (const tarn__random *)call->params, has_operand ? call->in[0] : NULL, call->out[0]);
 }
 
 /* dropout saves no mask: backward draws the same numbers again. */

@@ -1,8 +1,8 @@
-/* reduce.cu: sum, max, min, and the count of non-finite values. The loops are in reduce_loops.cuh; products and
- * variances, which run in f64 throughout, in var.cu.
+/* reduce.cu: sum, max, min, and the count of non-finite values. The loops are in reduce_loops.cuh, those of long
+ * columns in long_columns.cuh; products and variances, which run in f64 throughout, in var.cu.
  *
  * Bytes: x once; 8 bytes per chunk and output twice, for at least 128 elements each. */
-#include "backends/cuda/reduce/reduce_loops.cuh"
+#include "backends/cuda/reduce/long_columns.cuh"
 
 /* ---- sum --------------------------------------------------------------------------------------------------------- */
 
@@ -55,7 +55,7 @@ static void run_sum(const tarn__call *call)
     if (!args_of_call(&a, call))
         return;
     a.scale = ((const tarn__reduce *)call->params)->scale;
-    reduce_any<sum_op>(a, stream_of(call));
+    run_reduce<sum_op>(a, job_of<reduce_job>(call)->has_long_columns, stream_of(call));
 }
 
 /* ---- max, min ---------------------------------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ static void run_max_of(const tarn__call *call, double flip)
     if (!args_of_call(&a, call))
         return;
     a.flip = flip;
-    reduce_any<max_op>(a, stream_of(call));
+    run_reduce<max_op>(a, job_of<reduce_job>(call)->has_long_columns, stream_of(call));
 }
 
 static void run_max(const tarn__call *call)
@@ -174,8 +174,8 @@ static void run_nonfinite(const tarn__call *call)
 
 void tarn__cuda_register_reduce(tarn__kernel_row *rows)
 {
-    rows[TARN__K_sum] = tarn__row_planned(prepare_call, run_sum, TARN__ALL);
-    rows[TARN__K_max] = tarn__row_planned(prepare_call, run_max, TARN__ALL);
-    rows[TARN__K_min] = tarn__row_planned(prepare_call, run_min, TARN__ALL);
+    rows[TARN__K_sum] = tarn__row_planned(prepare_reduce, run_sum, TARN__ALL);
+    rows[TARN__K_max] = tarn__row_planned(prepare_reduce, run_max, TARN__ALL);
+    rows[TARN__K_min] = tarn__row_planned(prepare_reduce, run_min, TARN__ALL);
     rows[TARN__K_count_nonfinite] = tarn__row_planned(prepare_call, run_nonfinite, TARN__FLOATS);
 }

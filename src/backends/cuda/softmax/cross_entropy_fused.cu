@@ -1,25 +1,19 @@
 /* cross_entropy_fused.cu: cross entropy and its gradient in one kernel: a row of logits is read from memory once and
  * stays in shared memory while its max and sum are computed, so two thirds of the bytes of the two kernels are moved.
- * Two blocks, one row each, share a multiprocessor: while one waits for its row, the other computes.
+ *
+ *   async      long rows, of which two fit into shared memory: cross_entropy_async.cuh
+ *   row        shorter ones: a block per row; several share a multiprocessor, so that one waits while another computes
  *
  * Rows that do not fit in shared memory, or are no whole vectors, go through the two kernels. */
 #include <atomic>
 
-#include "backends/cuda/softmax/cross_entropy.cuh"
-
-enum { GRADIENT = ROW_OPERANDS, GRAD, LOSS, OPERANDS };
+#include "backends/cuda/softmax/cross_entropy_async.cuh"
 
 #define MAX_ROW_THREADS 512
 #define IN_FLIGHT 4                   /* vectors of a thread in flight */
 #define MAX_BYTES ((size_t)104 << 10) /* of a row: two fit on a multiprocessor */
-
-/* Rows: logits, target, g, gradient, loss. */
-struct fused_args {
-    row_set<OPERANDS> rows;
-    target_rule targets;
-    fault_slot faults;
-    double smoothing, scale;
-};
+#define MIN_ASYNC 16384               /* elements; shorter rows have more blocks per multiprocessor */
+static_assert(MAX_ASYNC_VECS * sizeof(uint4) >= MAX_BYTES, "a thread has vectors for the longest row");
 
 /* Gradient of a row whose target does not count. */
 template <typename R> __device__ __forceinline__ void clear_row(const fused_args &a, const int64_t *offset)
@@ -27,11 +21,6 @@ template <typename R> __device__ __forceinline__ void clear_row(const fused_args
     typename R::real none[R::width] = {};
     for (int at = threadIdx.x; at < (int)(a.rows.length / R::width); at += blockDim.x)
         R::store(a.rows.operand[GRAD], offset[GRAD], at, none);
-}
-
-__device__ __forceinline__ void write_loss(const fused_args &a, const int64_t *offset, double loss)
-{
-    store_any(a.rows.operand[LOSS].base, a.rows.operand[LOSS].dtype, offset[LOSS], loss);
 }
 
 /* Loads the row into shared memory and updates this thread's max, sum of exponentials and, for label smoothing, sum of
@@ -105,7 +94,7 @@ static __global__ void __launch_bounds__(MAX_ROW_THREADS, 2) fused_kernel(const 
         if (threadIdx.x == 0) {
             if (!is_ignored(a.targets, target))
                 report_fault(a.faults, target, a.rows.length);
-            write_loss(a, offset, 0);
+            write_loss(a, offset[LOSS], 0);
         }
         clear_row<R>(a, offset);
         return;
@@ -121,33 +110,40 @@ static __global__ void __launch_bounds__(MAX_ROW_THREADS, 2) fused_kernel(const 
     const double logit = (double)R::element(row_smem[target / R::width], (int)(target % R::width));
     if (a.smoothing > 0)
         logit_sum = row_reduce<false, plus>(logit_sum, 0.0);
-    if (threadIdx.x == 0) {
-        double loss = lse - (logit - (double)row_max);
-        if (a.smoothing > 0)
-            loss =
-                (1 - a.smoothing) * loss + a.smoothing * (lse - (logit_sum / (double)a.rows.length - (double)row_max));
-        write_loss(a, offset, loss);
-    }
+    if (threadIdx.x == 0)
+        write_loss(a, offset[LOSS],
+                   row_loss(a, lse, logit - (double)row_max, logit_sum / (double)a.rows.length - (double)row_max));
     write_grads<R>(a, offset, row_smem, (double)row_max + lse, target, logit);
 }
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Requests more than the default shared memory, once per device. */
-template <typename R> static bool fits_shared(int device)
+/* Requests more than the default shared memory for a kernel, once per device. */
+static bool request_shared(std::atomic<int8_t> *answers, int device, const void *kernel, size_t bytes)
 {
     /* 1: yes, -1: no; concurrent first calls store the same answer */
-    static std::atomic<int8_t> answers[TARN__CUDA_MAX_DEVICES];
     std::atomic<int8_t> &answer = answers[device];
     if (answer.load(std::memory_order_relaxed) == 0) {
-        bool is_allowed = tarn__cuda_at(device) && cudaFuncSetAttribute((const void *)fused_kernel<R>,
-                                                                        cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                                        (int)MAX_BYTES) == cudaSuccess;
+        bool is_allowed =
+            tarn__cuda_at(device) &&
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
         answer.store(is_allowed ? 1 : -1, std::memory_order_relaxed);
         if (!is_allowed)
             cudaGetLastError(); /* clear the sticky error: the next poll must not report it */
     }
     return answer.load(std::memory_order_relaxed) > 0;
+}
+
+template <typename R> static bool fits_one(int device)
+{
+    static std::atomic<int8_t> answers[TARN__CUDA_MAX_DEVICES];
+    return request_shared(answers, device, (const void *)fused_kernel<R>, MAX_BYTES);
+}
+
+template <typename R> static bool fits_two(int device)
+{
+    static std::atomic<int8_t> answers[TARN__CUDA_MAX_DEVICES];
+    return request_shared(answers, device, (const void *)async_kernel<R>, 2 * MAX_BYTES);
 }
 
 /* True if a row fits the shared memory, in vectors. On a meta device the kernel is not asked. */
@@ -156,16 +152,21 @@ template <typename T> static bool is_supported(const tarn__call *call, const row
     typedef typed<T, vec_size<T>::value> R;
     return (size_t)rows.length * sizeof(T) <= MAX_BYTES && call->out[1]->dtype == call->in[0]->dtype &&
            has_vecs(rows, LOGITS, R::width) && has_vecs(rows, GRAD, R::width) &&
-           (call->is_meta || fits_shared<R>(call->device));
+           (call->is_meta || fits_one<R>(call->device));
 }
 
-/* Grid: a block per row, of a size that depends on the row alone. Bytes: logits read, gradient written. */
+/* The kernel follows from the row's length and the device alone, as the order of its sums does. Grid: a block per
+ * multiprocessor for long rows, else per row. Bytes: logits read, gradient written. */
 template <typename T> static void launch(const tarn__call *call, const fused_args &a)
 {
     typedef typed<T, vec_size<T>::value> R;
     size_t bytes = (size_t)a.rows.length * sizeof(T);
-    fused_kernel<R>
-        <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MAX_ROW_THREADS), bytes, stream_of(call)>>>(a);
+    if (a.rows.length >= MIN_ASYNC && fits_two<R>(call->device))
+        async_kernel<R>
+            <<<async_blocks(call->device, a.rows.count), ASYNC_THREADS + WARP, 2 * bytes, stream_of(call)>>>(a);
+    else
+        fused_kernel<R>
+            <<<blocks_for(a.rows.count, 1), warps_for(a.rows.length, 16, MAX_ROW_THREADS), bytes, stream_of(call)>>>(a);
 }
 
 /* Rows of the logits. */

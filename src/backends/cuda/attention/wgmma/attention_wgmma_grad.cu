@@ -48,6 +48,9 @@ __device__ __forceinline__ void sum_tiles(const attention_args &a, const grad_wo
     for (int member = 0; member < w.group; member++) {
         tile_walk<S> mine = walk;
         mine.row = begin + tiles.before * S::N;
+        if constexpr (S::drops)
+            mine.keep = keep_source_of<S::is_of_keys>(
+                a, at.batch * a.heads + (S::is_of_keys ? at.head * w.group + member : at.head), g.row);
         skip_tiles(walk.barriers, walk.stage, tiles.before);
         add_tiles<T, S>(a, w, g, sums, mine, tiles.used);
         skip_tiles(walk.barriers, walk.stage, tiles.all - tiles.before - tiles.used);
@@ -73,13 +76,13 @@ __device__ __forceinline__ void compute_all(const attention_args &a, uint32_t sh
         grad_sums<S> sums = {};
         g.group_row = at.first + warp / 4 * GROUP_ROWS;
         g.row = g.group_row + warp % 4 * 16;
-        sum_tiles<T, S>(a, w, at, g, sums, {stage, shared, generic, barriers, 0}, buffer);
+        sum_tiles<T, S>(a, w, at, g, sums, {stage, shared, generic, barriers, 0, {NULL}}, buffer);
         auto write = [&](const bhtd_tensor &to, const float(&sum)[S::DEPTH / 8][4], float factor) {
             if (to.base)
                 write_sums<T, S::DEPTH>(head_of(to, at.batch, at.head), sum, factor, g.row, w.own, head_dim);
         };
         if constexpr (S::is_of_keys)
-            write(a.gv, sums.second, 1);
+            write(a.gv, sums.second, S::drops ? a.keep_scale : 1);
         write(S::is_of_keys ? a.gk : a.gq, sums.first, scale);
     });
 }
@@ -117,6 +120,8 @@ using keys64_causal = grad_shape<64, 64, true, 1, 4, 2>;
 using keys64 = grad_shape<64, 128, true, 0, 4, 2>;
 using rows128 = grad_shape<128, 64, false, 0, 4, 1>;
 using keys128 = grad_shape<128, 64, true, 0, 3, 1>;
+using rows64_dropping = grad_shape<64, 128, false, 0, 4, 2, true>;
+using keys64_dropping = grad_shape<64, 64, true, 1, 4, 2, true>;
 
 /* Grid: a block per multiprocessor, or per unit of work if those are fewer; 384 threads. Multiply-adds: 3 (rows) and 4
  * (keys) · rows · keys · D, of causal heads half of them. */
@@ -133,6 +138,11 @@ template <typename T> static bool launch_all(const tarn__call *call, const atten
     const int blocks = tarn__cuda_at(call->device)->multiprocessors;
     const bool is_wide = a.head_dim > 64;
     bool done = true;
+    if (a.is_dropping) {
+        launch_masks(call, a);
+        done = !a.gq.base || launch<T, rows64_dropping>(call, a, blocks);
+        return done && ((!a.gk.base && !a.gv.base) || launch<T, keys64_dropping>(call, a, blocks));
+    }
     if (a.gq.base)
         done = is_wide ? launch<T, rows128>(call, a, blocks) : launch<T, rows64>(call, a, blocks);
     if (!done || (!a.gk.base && !a.gv.base))
@@ -155,12 +165,21 @@ bool tarn__cuda_attention_wgmma_grad_fits(const tarn__call *call)
     const tarn__view *q = call->in[0], *k = call->in[1];
     const int64_t rows = q->shape[2], keys = k->shape[2], head_dim = q->shape[3];
     if (!is_wanted() || !tarn__cuda_attention_mma_grad_fits(call) || call->in[3] || call->inputs != 7 ||
-        params->random.a > 0 || params->window > 0 || head_dim <= 32 || head_dim > 128 || rows > MAX_ROWS ||
-        keys > MAX_ROWS || q->shape[0] * q->shape[1] * (rows > keys ? rows : keys) > (int64_t)MAX_ROWS * OWN_ROWS ||
+        (params->random.a > 0 && (head_dim > 64 || keys > MAX_MASK_KEYS)) || params->window > 0 || head_dim <= 32 ||
+        head_dim > 128 || rows > MAX_ROWS || keys > MAX_ROWS ||
+        q->shape[0] * q->shape[1] * (rows > keys ? rows : keys) > (int64_t)MAX_ROWS * OWN_ROWS ||
         !has_vector_rows(call->in[4], q->dtype) || call->in[5]->dtype != TARN_F32)
         return false;
     const tarn__cuda_device *device = tarn__cuda_at(call->device);
     return device && device->major == MAJOR;
+}
+
+size_t tarn__cuda_attention_wgmma_grad_mask_bytes(const tarn__call *call)
+{
+    const int64_t *q = call->in[0]->shape;
+    return ((const tarn__attention *)call->params)->random.a > 0
+               ? mask_bytes_of(q[0] * q[1], q[2], call->in[1]->shape[2])
+               : 0;
 }
 
 /* Nothing is lost where the device has too little shared memory: the caller then computes all gradients again. */

@@ -10,7 +10,10 @@
  * P and dS stay in the registers of the two warpgroups that compute them, as left operands: 64 of the 128 rows each. A
  * third warpgroup copies tiles ahead through a ring of stages. Blocks are persistent: the next operands arrive while
  * the results of the last are written. Of causal heads a unit of work is one of the first tiles with one of the last,
- * so that units are equally long. Nothing is added across blocks: runs are bitwise identical. */
+ * so that units are equally long. Nothing is added across blocks: runs are bitwise identical.
+ *
+ * Dropout is drawn once, by a kernel before the two (attention_wgmma_grad_masks.cuh), as bits in the order in which the
+ * lanes of either need them. */
 #ifndef TARN__CUDA_ATTENTION_WGMMA_GRAD_CUH
 #define TARN__CUDA_ATTENTION_WGMMA_GRAD_CUH
 
@@ -24,13 +27,14 @@
 
 /* The shape of a kernel: D, rows of a tile, its role, how many operands of `own` are in registers, stages, and buffers
  * of `own`. */
-template <int DEPTH_, int N_, bool is_of_keys_, int HELD_, int STAGES_, int BUFFERS_> struct grad_shape {
+template <int DEPTH_, int N_, bool is_of_keys_, int HELD_, int STAGES_, int BUFFERS_, bool drops_ = false>
+struct grad_shape {
     static constexpr int DEPTH = DEPTH_, N = N_, HELD = HELD_, STAGES = STAGES_, BUFFERS = BUFFERS_;
-    static constexpr bool is_of_keys = is_of_keys_;
-    /* Registers of a thread where tiles overlap: results, S and dP, P and dS as left operands, and `own`. If there are
-     * too many, a tile's products end before the next begin. */
-    static constexpr int REGISTERS =
-        (is_of_keys ? 2 : 1) * DEPTH / 2 + N / 4 + (is_of_keys ? N / 4 : N / 2) + N + HELD * DEPTH / 4;
+    static constexpr bool is_of_keys = is_of_keys_, drops = drops_;
+    /* Registers of a thread where tiles overlap: results, S and dP, P and dS as left operands, P without dropout, and
+     * `own`. If there are too many, a tile's products end before the next begin. */
+    static constexpr int REGISTERS = (is_of_keys ? 2 : 1) * DEPTH / 2 + N / 4 + (is_of_keys ? N / 4 : N / 2) + N +
+                                     (is_of_keys && drops ? N / 4 : 0) + HELD * DEPTH / 4;
     static constexpr bool is_crowded = REGISTERS > 208;
     static constexpr uint32_t OWN_BYTES = OWN_ROWS * DEPTH * 2, TILE_BYTES = N * DEPTH * 2;
     /* Of keys: LSE and delta with every tile. Of rows: the LSE with `own`, and a third operand, y, for delta. */

@@ -2,7 +2,7 @@
 #ifndef TARN__CUDA_ATTENTION_WGMMA_GRAD_SUMS_CUH
 #define TARN__CUDA_ATTENTION_WGMMA_GRAD_SUMS_CUH
 
-#include "backends/cuda/attention/wgmma/attention_wgmma_grad.cuh"
+#include "backends/cuda/attention/wgmma/attention_wgmma_grad_masks.cuh"
 
 /* ---- own rows ---------------------------------------------------------------------------------------------------- */
 
@@ -119,16 +119,17 @@ template <bool is_of_keys> __device__ __forceinline__ lane_span lane_span_of(con
     return s;
 }
 
-/* Weights: left operands where own rows are keys, else f32. */
+/* Weights: left operands where own rows are keys, with dropout also before it; else f32, before it. */
 template <typename S> struct grad_weights {
-    uint32_t left[S::is_of_keys ? S::N / 16 : 1][4];
+    uint32_t left[S::is_of_keys ? S::N / 16 : 1][4], plain[S::is_of_keys && S::drops ? S::N / 16 : 1][4];
     float p[S::is_of_keys ? 1 : S::N / 8][4];
 };
 
 /* Scores to weights. `lse`: of the lane's columns, where own rows are keys. */
 template <typename T, typename S, bool is_masked>
 __device__ __forceinline__ void make_weights(const float (&score)[S::N / 8][4], grad_weights<S> &weights,
-                                             const grad_group<S> &g, const float *lse, float scale, const lane_span &s)
+                                             const grad_group<S> &g, const float *lse, float scale, const lane_span &s,
+                                             const keep_words<S> &keep)
 {
 #pragma unroll
     for (int n = 0; n < S::N / 8; n++) {
@@ -145,6 +146,13 @@ __device__ __forceinline__ void make_weights(const float (&score)[S::N / 8][4], 
             if constexpr (!S::is_of_keys)
                 weights.p[n][i] = p[i];
         }
+        if constexpr (S::is_of_keys && S::drops) {
+            weights.plain[n / 2][n % 2 * 2] = pack2<T>(p[0], p[1]);
+            weights.plain[n / 2][n % 2 * 2 + 1] = pack2<T>(p[2], p[3]);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                p[i] = keep.has(n, i) ? p[i] : 0;
+        }
         if constexpr (S::is_of_keys) {
             weights.left[n / 2][n % 2 * 2] = pack2<T>(p[0], p[1]);
             weights.left[n / 2][n % 2 * 2 + 1] = pack2<T>(p[2], p[3]);
@@ -155,7 +163,8 @@ __device__ __forceinline__ void make_weights(const float (&score)[S::N / 8][4], 
 /* Weights and dP to dS, as left operands. dS of a masked weight is 0 whatever dP is. */
 template <typename T, typename S, bool is_masked>
 __device__ __forceinline__ void make_ds_left(const grad_weights<S> &weights, const float (&dp)[S::N / 8][4],
-                                             uint32_t (&left)[S::N / 16][4], const grad_group<S> &g, const float *delta)
+                                             uint32_t (&left)[S::N / 16][4], const grad_group<S> &g, const float *delta,
+                                             const keep_words<S> &keep)
 {
 #pragma unroll
     for (int n = 0; n < S::N / 8; n++) {
@@ -166,7 +175,10 @@ __device__ __forceinline__ void make_ds_left(const grad_weights<S> &weights, con
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 vec<T, 2> two;
-                memcpy(&two, &weights.left[n / 2][n % 2 * 2 + i], sizeof(two));
+                memcpy(&two,
+                       S::drops ? &weights.plain[n / 2 % (S::N / 16)][n % 2 * 2 + i]
+                                : &weights.left[n / 2][n % 2 * 2 + i],
+                       sizeof(two));
                 widen_vec(two, p + 2 * i);
             }
         }
@@ -175,7 +187,10 @@ __device__ __forceinline__ void make_ds_left(const grad_weights<S> &weights, con
             if constexpr (!S::is_of_keys)
                 p[i] = weights.p[n][i];
             const float of_row = S::is_of_keys ? (i % 2 ? both.y : both.x) : g.stats[i / 2][1];
-            ds[i] = p[i] * (dp[n][i] - of_row);
+            if constexpr (S::drops)
+                ds[i] = p[i] * ((keep.has(n, i) ? keep.scale : 0.0f) * dp[n][i] - of_row);
+            else
+                ds[i] = p[i] * (dp[n][i] - of_row);
             if constexpr (is_masked)
                 ds[i] = p[i] == 0 ? 0 : ds[i];
         }
@@ -205,7 +220,8 @@ template <typename S> struct tile_walk {
     uint32_t shared;     /* address of all shared memory */
     const char *generic; /* the same */
     grad_barriers<S> barriers;
-    int row; /* of the tile's operands */
+    int row;          /* of the tile's operands */
+    keep_source keep; /* of the warp's own rows */
     __device__ __forceinline__ uint32_t tile() const
     {
         return shared + S::TILES + stage.slot * 2 * S::TILE_BYTES;
@@ -229,24 +245,24 @@ template <typename S> struct tile_walk {
 template <typename T, typename S>
 __device__ __forceinline__ void make_weights_of(const float (&score)[S::N / 8][4], grad_weights<S> &weights,
                                                 const grad_work &w, const grad_group<S> &g, const tile_walk<S> &walk,
-                                                float scale)
+                                                float scale, const keep_words<S> &keep)
 {
     if (walk.is_masked(w, g))
         make_weights<T, S, true>(score, weights, g, walk.stats(), scale,
-                                 lane_span_of<S::is_of_keys>(w, g.row, walk.row));
+                                 lane_span_of<S::is_of_keys>(w, g.row, walk.row), keep);
     else
-        make_weights<T, S, false>(score, weights, g, walk.stats(), scale, lane_span{});
+        make_weights<T, S, false>(score, weights, g, walk.stats(), scale, lane_span{}, keep);
 }
 
 template <typename T, typename S>
 __device__ __forceinline__ void make_ds_of(const grad_weights<S> &weights, const float (&dp)[S::N / 8][4],
                                            uint32_t (&ds)[S::N / 16][4], const grad_group<S> &g, bool is_masked,
-                                           const float *delta)
+                                           const float *delta, const keep_words<S> &keep)
 {
     if (is_masked)
-        make_ds_left<T, S, true>(weights, dp, ds, g, delta);
+        make_ds_left<T, S, true>(weights, dp, ds, g, delta, keep);
     else
-        make_ds_left<T, S, false>(weights, dp, ds, g, delta);
+        make_ds_left<T, S, false>(weights, dp, ds, g, delta, keep);
 }
 
 /* One tile of many, its weights and dP known, and those of the next: each of its two halves has two products in flight
@@ -254,26 +270,30 @@ __device__ __forceinline__ void make_ds_of(const grad_weights<S> &weights, const
 template <typename T, typename S, bool has_next>
 __device__ __forceinline__ void add_tile(float (&score)[S::N / 8][4], float (&dp)[S::N / 8][4],
                                          grad_weights<S> &weights, uint32_t (&ds)[S::N / 16][4], const grad_work &w,
-                                         const grad_group<S> &g, grad_sums<S> &sums, tile_walk<S> &walk, float scale)
+                                         const grad_group<S> &g, grad_sums<S> &sums, tile_walk<S> &walk, float scale,
+                                         keep_words<S> &keep)
 {
     const uint32_t tile = walk.tile();
     const float *delta = walk.stats() + S::N;
     const int slot = walk.stage.slot;
     const bool is_masked = walk.is_masked(w, g);
+    keep_words<S> next = keep;
     if constexpr (S::is_of_keys)
         issue_sum<T, S>(sums.second, weights.left, tile + S::TILE_BYTES);
     walk.stage.advance(), walk.row += S::N;
     if constexpr (has_next) {
+        next.load(walk.keep, walk.row);
         walk.wait();
         issue_scores<T, S, 0>(score, g, walk.tile());
     }
-    make_ds_of<T, S>(weights, dp, ds, g, is_masked, delta);
+    make_ds_of<T, S>(weights, dp, ds, g, is_masked, delta, keep);
     issue_sum<T, S>(sums.first, ds, tile);
+    keep = next;
     if constexpr (has_next) {
         issue_scores<T, S, 1>(dp, g, walk.tile() + S::TILE_BYTES);
         wait_products<2>();
         pin(score);
-        make_weights_of<T, S>(score, weights, w, g, walk, scale);
+        make_weights_of<T, S>(score, weights, w, g, walk, scale, keep);
     }
     wait_products<0>();
     pin(dp);
@@ -290,18 +310,20 @@ __device__ __forceinline__ void add_tiles_overlapped(const attention_args &a, co
     const float scale = (float)(a.scale * LOG2_E);
     float score[S::N / 8][4], dp[S::N / 8][4];
     grad_weights<S> weights;
+    keep_words<S> keep(a);
     uint32_t ds[S::N / 16][4];
+    keep.load(walk.keep, walk.row);
     walk.wait();
     issue_scores<T, S, 0>(score, g, walk.tile());
     issue_scores<T, S, 1>(dp, g, walk.tile() + S::TILE_BYTES);
     wait_products<1>();
     pin(score);
-    make_weights_of<T, S>(score, weights, w, g, walk, scale);
+    make_weights_of<T, S>(score, weights, w, g, walk, scale, keep);
     wait_products<0>();
     pin(dp);
     for (int i = 1; i < count; i++)
-        add_tile<T, S, true>(score, dp, weights, ds, w, g, sums, walk, scale);
-    add_tile<T, S, false>(score, dp, weights, ds, w, g, sums, walk, scale);
+        add_tile<T, S, true>(score, dp, weights, ds, w, g, sums, walk, scale, keep);
+    add_tile<T, S, false>(score, dp, weights, ds, w, g, sums, walk, scale, keep);
 }
 
 /* Adds `count` tiles, one after the other: the other warpgroup's products run meanwhile. */
@@ -312,19 +334,21 @@ __device__ __forceinline__ void add_tiles_in_turn(const attention_args &a, const
     const float scale = (float)(a.scale * LOG2_E);
     float score[S::N / 8][4], dp[S::N / 8][4];
     grad_weights<S> weights;
+    keep_words<S> keep(a);
     uint32_t ds[S::N / 16][4];
     for (int i = 0; i < count; i++, walk.row += S::N) {
+        keep.load(walk.keep, walk.row);
         walk.wait();
         issue_scores<T, S, 0>(score, g, walk.tile());
         issue_scores<T, S, 1>(dp, g, walk.tile() + S::TILE_BYTES);
         wait_products<1>();
         pin(score);
-        make_weights_of<T, S>(score, weights, w, g, walk, scale);
+        make_weights_of<T, S>(score, weights, w, g, walk, scale, keep);
         if constexpr (S::is_of_keys)
             issue_sum<T, S>(sums.second, weights.left, walk.tile() + S::TILE_BYTES);
         wait_products<S::is_of_keys>();
         pin(dp);
-        make_ds_of<T, S>(weights, dp, ds, g, walk.is_masked(w, g), walk.stats() + S::N);
+        make_ds_of<T, S>(weights, dp, ds, g, walk.is_masked(w, g), walk.stats() + S::N, keep);
         issue_sum<T, S>(sums.first, ds, walk.tile());
         wait_products<0>();
         pin_sums(sums);

@@ -8,8 +8,8 @@
  *
  * Multiply-adds: 5 · rows · keys · D. Bytes: a gq of f32 per split, read and written once per tile of keys; these are
  * in the L2 cache while a head is in work. */
-#include "backends/cuda/attention/attention_f32.cuh"
 #include "backends/cuda/attention/cudnn_attention.h"
+#include "backends/cuda/attention/f32/attention_f32.cuh"
 
 /* Arguments of the kernels: those of all attention kernels, and gq's copies. */
 struct f32_grad_args {

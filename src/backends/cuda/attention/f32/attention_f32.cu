@@ -6,7 +6,7 @@
  *
  * Multiply-adds: 2 · rows · keys · D. At 8 × 8 values per thread 2 D = 128 of them share 8 loads from shared memory and
  * about 9 instructions of the softmax: 88 % of the issue slots multiply. Soft caps are left to attention.cu. */
-#include "backends/cuda/attention/attention_f32.cuh"
+#include "backends/cuda/attention/f32/attention_f32.cuh"
 
 /* Online softmax of a tile: scores become exp(score - running max), `sum` the thread's part of the row's sum. */
 template <typename T>
