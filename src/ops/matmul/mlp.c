@@ -31,16 +31,26 @@ static bool activate(tarn_tensor *rows, tarn_tensor *right, tarn_tensor *bias, c
            tarn__kernel_call(act->value, "mlp", none, TARN__IN(z), TARN__OUT(h));
 }
 
-/* dz = (g @ down) · act'(z). */
+/* dz = (g @ down) · act'(z), of GELU with its column sums unless they are NULL. */
 static bool activate_backward(tarn_tensor *g, tarn_tensor *down, tarn_tensor *z, const tarn__act_row *act,
-                              tarn_tensor *dz)
+                              tarn_tensor *dz, tarn_tensor *sums)
 {
     tarn__matmul params = {.alpha = 1, .tf32 = tarn__tf32(), .batch_invariant = tarn__batch_invariant()};
     tarn__elementwise none = {0};
     if (act->act == TARN__ACT_GELU)
-        return tarn__kernel_call(TARN__K_matmul_gelu_grad, "mlp", params, TARN__IN(g, down, z), TARN__OUT(dz));
+        return tarn__kernel_call(TARN__K_matmul_gelu_grad, "mlp", params, TARN__IN(g, down, z), TARN__OUT(dz, sums));
     return tarn__gemm("mlp", g, down, NULL, 0, dz) &&
            tarn__kernel_call(act->grad, "mlp", none, TARN__IN(z, dz), TARN__OUT(dz), .reads_output = 1);
+}
+
+/* The bias gradient is part of GELU's derivative where it would otherwise be a pass of its own: see
+ * tarn__weight_backward(), whose fused kernel is no slower than the product of the weight's gradient alone where that
+ * is wider than high. */
+static bool sums_with_gelu(const tarn__backward *b, const mlp_params *how, const tarn_tensor *dz)
+{
+    const tarn_tensor *x = b->saved[0];
+    return how->act->act == TARN__ACT_GELU && UP_BIAS < b->node->inputs && tarn__needs_grad(b, UP_BIAS) &&
+           (how->in_out || !x || dz->view.shape[1] >= x->view.shape[x->view.rank - 1]);
 }
 
 /* With h = act(z): gdown = gᵀ @ h, gz = (g @ down) · act'(z), gup = gzᵀ @ x, gx = gz @ up; bias gradients are sums
@@ -60,9 +70,13 @@ static bool mlp_backward(const tarn__backward *b)
     if (!tarn__needs_grad(b, X) && !tarn__needs_grad(b, UP) &&
         !(b->node->inputs > UP_BIAS && tarn__needs_grad(b, UP_BIAS)))
         return true;
-    tarn_tensor *dz = tarn__tensor_new("mlp", tarn__shape_of(z), z->view.dtype, tarn__device(z));
-    if (!dz || !activate_backward(g, down, z, how->act, dz) ||
-        !tarn__weight_backward(b, UP, UP_BIAS, dz, x ? tarn__rows_of("mlp", x) : NULL, in_out))
+    tarn_tensor *dz = tarn__tensor_new("mlp", tarn__shape_of(z), z->view.dtype, tarn__device(z)), *sums = NULL;
+    bool has_sums = dz && sums_with_gelu(b, how, dz);
+    if (has_sums)
+        sums = tarn__grad_buffer(b, UP_BIAS, tarn__grad_dtype(b, UP_BIAS));
+    if (!dz || (has_sums && !sums) || !activate_backward(g, down, z, how->act, dz, sums) ||
+        (sums && !tarn__accumulate_grad(b, UP_BIAS, sums)) ||
+        !tarn__weight_backward(b, UP, sums ? b->node->inputs : UP_BIAS, dz, x ? tarn__rows_of("mlp", x) : NULL, in_out))
         return false;
     tarn__grad_acc acc;
     return !tarn__needs_grad(b, X) || (tarn__grad_acc_open(b, X, &acc) &&

@@ -9,14 +9,22 @@
 void tarn__cpu_register_matmul_amx(tarn__kernel_row *rows, tarn__kernel_row *avx512);
 #endif
 
+static const tarn__kernel_row *level_rows(void);
+TARN__COMPOSED(matmul_gelu, level_rows())
+TARN__COMPOSED(matmul_gelu_grad, level_rows())
+TARN__COMPOSED(matmul_bias_grad, level_rows())
+
 static tarn__kernel_row rows[TARN__KERNEL_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* matmul_gelu_grad with column sums is composed of the one without. */
 static void fill_rows(void)
 {
     TARN__AT_LEVEL(tarn__cpu_register_elementwise)(rows);
     TARN__AT_LEVEL(tarn__cpu_register_matmul)(rows);
     TARN__AT_LEVEL(tarn__cpu_register_reduce)(rows);
+    rows[TARN__K_matmul_gelu_grad] =
+        tarn__row_planned(prepare_composed_matmul_gelu_grad, kernel_composed_matmul_gelu_grad, TARN__FLOATS);
 #if defined(TARN__AMX)
     static tarn__kernel_row avx512;
     tarn__cpu_register_matmul_amx(rows, &avx512);
@@ -29,10 +37,6 @@ static const tarn__kernel_row *level_rows(void)
     pthread_once(&once, fill_rows);
     return rows;
 }
-
-TARN__COMPOSED(matmul_gelu, level_rows())
-TARN__COMPOSED(matmul_gelu_grad, level_rows())
-TARN__COMPOSED(matmul_bias_grad, level_rows())
 
 #if defined(TARN__AMX) /* everything above is of the level avx512 */
 #undef TARN__LEVEL

@@ -6,7 +6,8 @@
  *
  * Rows: "cublaslt", then "naive" for the dtypes it lacks (matmul_naive.cu). matmul with GELU or a bias gradient is
  * fused into the epilogue ("cublaslt") where the library supports it and is not slower, else composed of two kernels
- * ("composed", base/kernel/compose.h). */
+ * ("composed", base/kernel/compose.h); GELU's gradient with column sums on compute capability 9 by a kernel of our own
+ * ("wgmma", matmul_wgmma.c) where that is faster. */
 #include "backends/cuda/matmul/matmul.h"
 
 #include <stdlib.h>
@@ -482,10 +483,37 @@ static tarn__plan_status prepare_epilogue(const tarn__call *call, tarn__plan *pl
     return status == TARN__PLAN_FAILED ? TARN__PLAN_DECLINED : status;
 }
 
+bool tarn__cuda_fused_gemm_of(const tarn__call *call, tarn__kernel kernel, tarn__cuda_gemm *product)
+{
+    job j;
+    if (!fits_epilogue(call, kernel))
+        return false;
+    describe(&j, call, kernel);
+    *product = gemm_of(call, &j);
+    return !j.a.is_packed && !j.b.is_packed && !j.c.is_packed;
+}
+
+tarn__cuda_gemm_operands tarn__cuda_fused_operands_of(const tarn__call *call, tarn__kernel kernel)
+{
+    extras extra = extras_of(call, kernel);
+    return (tarn__cuda_gemm_operands){.a = tarn__view_at(call->in[0]),
+                                      .b = tarn__view_at(call->in[1]),
+                                      .c = tarn__view_at(call->out[0]),
+                                      .bias = extra.bias ? tarn__view_at(extra.bias) : NULL,
+                                      .aux = extra.aux ? tarn__view_at(extra.aux) : NULL,
+                                      .workspace = call->scratch};
+}
+
+/* Column sums of GELU's gradient: the library has no such epilogue. */
+static bool has_gelu_sums(const tarn__call *call, tarn__kernel kernel)
+{
+    return kernel == TARN__K_matmul_gelu_grad && call->outputs > 1 && call->out[1];
+}
+
 #define FUSED(name) \
     static bool fits_##name(const tarn__call *call) \
     { \
-        return fits_epilogue(call, TARN__K_##name); \
+        return !has_gelu_sums(call, TARN__K_##name) && fits_epilogue(call, TARN__K_##name); \
     } \
     static tarn__plan_status prepare_##name(const tarn__call *call, tarn__plan *plan) \
     { \
@@ -557,4 +585,5 @@ void tarn__cuda_register_matmul(tarn__kernel_row *rows)
     ADD_FUSED(matmul_gelu, TARN__FLOATS)
     ADD_FUSED(matmul_gelu_grad, TARN__FLOATS)
     ADD_FUSED(matmul_bias_grad, TARN__NUMBERS)
+    tarn__cuda_add_matmul_wgmma(rows);
 }

@@ -36,6 +36,7 @@ typedef struct tarn__cuda_matmul_plan {
     cublasLtMatmulAlgo_t algorithm;
     size_t workspace;
     bool is_slower; /* GELU epilogues: slower than an unfused GEMM plus an elementwise pass */
+    bool is_wgmma;  /* GELU's gradient with column sums: our own kernel is faster than either and a sum */
     struct tarn__cuda_matmul_plan *next;
 } tarn__cuda_matmul_plan;
 
@@ -46,6 +47,8 @@ typedef struct tarn__cuda_gemm_operands {
     const void *bias; /* read by bias epilogues, written by the bias-gradient epilogue */
     void *aux;        /* GELU's input: written forward, read backward */
     void *workspace;
+    void *sums;            /* our own kernel: column sums of GELU's gradient */
+    tarn_dtype sums_dtype; /* bf16 or f32 */
 } tarn__cuda_gemm_operands;
 
 /* matmul_plan.c: the plan of a GEMM on a device, created on first use, borrowed from the cache. NULL: see
@@ -59,6 +62,8 @@ void tarn__cuda_matmul_unlock(void);
  * Nothing is tuned, run or cached. False if the fused GEMM is known to be slower than a composed one; a fused GEMM that
  * is not known yet counts the larger of both. */
 bool tarn__cuda_matmul_workspace_of(int index, const tarn__cuda_gemm *product, size_t *workspace);
+/* The same for the choice of our own kernel: whether it is known, and then what it is. */
+bool tarn__cuda_matmul_knows_wgmma(int index, const tarn__cuda_gemm *product, bool *is_wgmma);
 
 /* matmul.c: enqueues a GEMM with the plan's descriptors and one of its algorithms. The caller holds the lock, or is the
  * only one that knows the plan. */
@@ -80,6 +85,25 @@ bool tarn__cuda_matmul_must_tune(const tarn__cuda_gemm *product);
  * runs them. False: see tarn__cuda_failure(). */
 bool tarn__cuda_gemm_scratch(const tarn__call *gemm, size_t *bytes);
 void tarn__cuda_gemm_run(tarn__call *gemm);
+
+/* matmul.c: the GEMM of a call with an epilogue; false if the operands do not fit one. And its addresses. */
+bool tarn__cuda_fused_gemm_of(const tarn__call *call, tarn__kernel kernel, tarn__cuda_gemm *product);
+tarn__cuda_gemm_operands tarn__cuda_fused_operands_of(const tarn__call *call, tarn__kernel kernel);
+
+/* gemm_wgmma_grad.cu: our own kernel for GELU's gradient with column sums on compute capability 9.0. False from
+ * enqueue(): it could not be launched. */
+bool tarn__cuda_gemm_wgmma_fits(int index, const tarn__cuda_gemm *product);
+size_t tarn__cuda_gemm_wgmma_workspace(const tarn__cuda_gemm *product);
+bool tarn__cuda_gemm_wgmma_enqueue(int index, const tarn__cuda_gemm *product, const tarn__cuda_gemm_operands *operands,
+                                   cudaStream_t stream);
+/* matmul_wgmma.c: whether it is used: where it is faster, or by TARN_CUDA_GEMM; and its row, ahead of the others. */
+typedef enum tarn__cuda_wgmma_wanted {
+    TARN__CUDA_WGMMA_FASTER,
+    TARN__CUDA_WGMMA_NEVER, /* TARN_CUDA_GEMM=cublaslt */
+    TARN__CUDA_WGMMA_ALWAYS /* TARN_CUDA_GEMM=wgmma: wherever it fits, nothing is timed */
+} tarn__cuda_wgmma_wanted;
+tarn__cuda_wgmma_wanted tarn__cuda_gemm_wgmma_wanted(void);
+void tarn__cuda_add_matmul_wgmma(tarn__kernel_row *rows);
 
 /* matmul_naive.cu: products that cuBLASLt does not support: integers and dtype mixtures. */
 void tarn__cuda_matmul_naive(const tarn__call *call);

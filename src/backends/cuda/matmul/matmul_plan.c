@@ -10,6 +10,7 @@
 
 #define BUCKETS 1024
 #define CANDIDATES 48
+#define MAX_SHARED_ROWS 2048 /* rows below which numbers of rows share algorithms */
 
 static struct table {
     cublasLtHandle_t handle;
@@ -172,9 +173,34 @@ static bool is_usable(cublasLtHandle_t handle, const tarn__cuda_matmul_plan *pla
            found.workspaceSize <= plan->workspace;
 }
 
-/* Recalls or tunes the algorithm. Fails inside a capture if the GEMM would have to be tuned. */
+/* The GEMM whose algorithm this one takes: with up to half as many more rows, from 17 rows on. False: its own. An
+ * engine's batches have another number of rows in every step, and tuning each would take longer than it saves. */
+static bool representative_of(const tarn__cuda_gemm *product, tarn__cuda_gemm *other)
+{
+    int64_t step = 8; /* half of the power of 2 below: 16, 24, 32, 48, 64, 96 … */
+    while (4 * step <= product->m)
+        step *= 2;
+    *other = *product;
+    other->m = (product->m + step - 1) / step * step;
+    return product->m < MAX_SHARED_ROWS && other->m != product->m && product->batches == 1 && !product->a_transposed &&
+           tarn__cuda_matmul_must_tune(product); /* so must the other, which has more rows */
+}
+
+/* Takes the algorithm of another plan; false where it does not fit. */
+static bool take_algorithm(tarn__cuda_matmul_plan *plan, const tarn__cuda_matmul_plan *representative)
+{
+    plan->algorithm = representative->algorithm;
+    plan->workspace = representative->workspace;
+    plan->is_slower = representative->is_slower;
+    plan->is_wgmma = representative->is_wgmma;
+    return is_usable(plan->handle, plan);
+}
+
+/* Recalls the algorithm, takes that of the representative (NULL: none) or tunes it. Fails inside a capture if the GEMM
+ * would have to be tuned. */
 static tarn__cuda_matmul_plan *make_plan(int index, struct table *table, const tarn__cuda_gemm *product,
-                                         const tarn__cuda_matmul_plan *unfused)
+                                         const tarn__cuda_matmul_plan *unfused,
+                                         const tarn__cuda_matmul_plan *representative)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     tarn__cuda_matmul_plan *plan = calloc(1, sizeof(*plan));
@@ -189,6 +215,8 @@ static tarn__cuda_matmul_plan *make_plan(int index, struct table *table, const t
         return NULL;
     }
     if (tarn__cuda_matmul_recall(index, plan, false) && is_usable(table->handle, plan))
+        return plan;
+    if (representative && take_algorithm(plan, representative))
         return plan;
     /* tuning runs kernels, which a capture would record */
     bool is_too_late = tarn__cuda_at(index)->is_capturing && tarn__cuda_matmul_must_tune(product);
@@ -213,9 +241,10 @@ static tarn__cuda_matmul_plan *find_plan(const struct table *table, const tarn__
     return plan;
 }
 
-/* Finds or creates a plan; `unfused` as for tarn__cuda_matmul_tune(). */
+/* Finds or creates a plan; `unfused` as for tarn__cuda_matmul_tune(), `representative` as for make_plan(). */
 static tarn__cuda_matmul_plan *cached_plan(int index, const tarn__cuda_gemm *product,
-                                           const tarn__cuda_matmul_plan *unfused)
+                                           const tarn__cuda_matmul_plan *unfused,
+                                           const tarn__cuda_matmul_plan *representative)
 {
     struct table *table = &tables[index];
     if (!tarn__cuda_at(index)) /* the library works on the current device */
@@ -223,7 +252,7 @@ static tarn__cuda_matmul_plan *cached_plan(int index, const tarn__cuda_gemm *pro
     pthread_mutex_lock(&lock);
     tarn__cuda_matmul_plan *plan = find_plan(table, product), **bucket = &table->bucket[hash_of(product)];
     if (!plan && (table->handle || ok(cublasLtCreate(&table->handle), "cuBLASLt")) &&
-        (plan = make_plan(index, table, product, unfused)) != NULL) {
+        (plan = make_plan(index, table, product, unfused, representative)) != NULL) {
         plan->next = *bucket;
         *bucket = plan;
     }
@@ -247,13 +276,15 @@ static bool unfused_of(const tarn__cuda_gemm *product, tarn__cuda_gemm *unfused)
 /* A GELU plan needs its unfused twin first, for the timing. */
 const tarn__cuda_matmul_plan *tarn__cuda_matmul_plan_of(int index, const tarn__cuda_gemm *product)
 {
-    tarn__cuda_gemm unfused;
+    tarn__cuda_gemm unfused, other;
     pthread_mutex_lock(&lock);
     tarn__cuda_matmul_plan *plan = find_plan(&tables[index], product);
     pthread_mutex_unlock(&lock);
     if (plan)
         return plan;
-    return cached_plan(index, product, unfused_of(product, &unfused) ? cached_plan(index, &unfused, NULL) : NULL);
+    return cached_plan(index, product,
+                       unfused_of(product, &unfused) ? tarn__cuda_matmul_plan_of(index, &unfused) : NULL,
+                       representative_of(product, &other) ? tarn__cuda_matmul_plan_of(index, &other) : NULL);
 }
 
 /* ---- meta devices ------------------------------------------------------------------------------------------------ */
@@ -278,13 +309,15 @@ static size_t max_workspace_of(cublasLtHandle_t handle, const tarn__cuda_matmul_
 
 /* True if the plan is known: cached, recalled, or not to be tuned. Else its workspace is a maximum. Call with the lock
  * held. */
-static bool query_workspace(int index, const tarn__cuda_gemm *product, size_t *workspace, bool *is_slower)
+static bool query_workspace(int index, const tarn__cuda_gemm *product, size_t *workspace, bool *is_slower,
+                            bool *is_wgmma)
 {
     struct table *table = &tables[index];
     const tarn__cuda_matmul_plan *cached = find_plan(table, product);
     if (cached) {
         *workspace = cached->workspace;
         *is_slower = cached->is_slower;
+        *is_wgmma = cached->is_wgmma;
         return true;
     }
     tarn__cuda_matmul_plan *plan = calloc(1, sizeof(*plan));
@@ -296,8 +329,14 @@ static bool query_workspace(int index, const tarn__cuda_gemm *product, size_t *w
     plan->product = *product;
     if ((table->handle || ok(cublasLtCreate(&table->handle), "cuBLASLt")) && make_descriptors(plan)) {
         bool is_recalled = tarn__cuda_matmul_recall(index, plan, true) && is_usable(table->handle, plan);
+        tarn__cuda_gemm other;
+        if (!is_recalled && representative_of(product, &other)) {
+            free_plan(plan);
+            return query_workspace(index, &other, workspace, is_slower, is_wgmma); /* which has no representative */
+        }
         *workspace = is_recalled ? plan->workspace : max_workspace_of(table->handle, plan);
         *is_slower = is_recalled ? plan->is_slower : *is_slower;
+        *is_wgmma = is_recalled && plan->is_wgmma;
         is_known = is_known || is_recalled;
     }
     free_plan(plan);
@@ -314,9 +353,22 @@ bool tarn__cuda_matmul_workspace_of(int index, const tarn__cuda_gemm *product, s
         return true;
     }
     pthread_mutex_lock(&lock);
-    if (!query_workspace(index, product, workspace, &is_slower) && unfused_of(product, &unfused))
-        query_workspace(index, &unfused, &composed, &none);
+    if (!query_workspace(index, product, workspace, &is_slower, &none) && unfused_of(product, &unfused))
+        query_workspace(index, &unfused, &composed, &none, &none);
     pthread_mutex_unlock(&lock);
     *workspace = composed > *workspace ? composed : *workspace;
     return !is_slower;
+}
+
+bool tarn__cuda_matmul_knows_wgmma(int index, const tarn__cuda_gemm *product, bool *is_wgmma)
+{
+    size_t workspace;
+    bool is_slower;
+    *is_wgmma = false;
+    if (!tarn__cuda_at(index)) /* the library works on the current device */
+        return false;
+    pthread_mutex_lock(&lock);
+    bool is_known = query_workspace(index, product, &workspace, &is_slower, is_wgmma);
+    pthread_mutex_unlock(&lock);
+    return is_known;
 }

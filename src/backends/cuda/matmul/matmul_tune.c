@@ -3,18 +3,19 @@
  * cuBLASLt's first choice is up to 25 % slower than its best. A GEMM of some size is timed once with each candidate, on
  * operands of its shape; the fastest deterministic one is stored (autotune.h). Where the library runs GELU or its
  * gradient as a separate kernel, up to six times as slow as ours, an unfused GEMM plus our elementwise pass is the
- * better candidate. */
+ * better candidate. For GELU's gradient on compute capability 9 the winner and a sum of its columns are then timed
+ * against our own kernel. */
 #include <string.h>
 
 #include "backends/cuda/matmul/matmul.h"
 #include "backends/cuda/runtime/autotune.h"
 
-#define RULES "5" /* version of the candidate set: a change invalidates older results */
+#define RULES "6" /* version of the candidate set: a change invalidates older results */
 
 /* Value of a tuning record; written as bytes. */
 typedef struct tuned_algorithm {
     cublasLtMatmulAlgo_t algorithm;
-    uint64_t workspace, is_slower;
+    uint64_t workspace, is_slower, is_wgmma;
 } tuned_algorithm;
 
 /* The family's name has the version of the candidate set. */
@@ -45,6 +46,7 @@ bool tarn__cuda_matmul_recall(int index, tarn__cuda_matmul_plan *plan, bool is_m
     plan->algorithm = record.algorithm;
     plan->workspace = (size_t)record.workspace;
     plan->is_slower = record.is_slower != 0;
+    plan->is_wgmma = record.is_wgmma != 0;
     return record.workspace <= (uint64_t)plan->product.max_workspace;
 }
 
@@ -57,7 +59,9 @@ typedef struct bench {
     const tarn__cuda_matmul_plan *plan;
     const tarn__cuda_matmul_plan *unfused; /* NULL: no GELU epilogue */
     const cublasLtMatmulHeuristicResult_t *candidates;
-    int count; /* candidates; one more is unfused + elementwise pass */
+    int count;  /* candidates; one more is unfused + elementwise pass */
+    int winner; /* of these, timed with a sum against our own kernel */
+    void *sums; /* on the device: column sums */
     char *memory;
     tarn__cuda_gemm_operands operands[2]; /* [1] differs in its result only */
     size_t result_bytes;
@@ -77,7 +81,7 @@ static bool open_bench(bench *t, const tarn__cuda_gemm *p)
     size_t in = tarn__dtype_bytes((tarn_dtype)p->in_dtype), out = tarn__dtype_bytes((tarn_dtype)p->out_dtype);
     size_t a = span(p->a_transposed ? p->k : p->m, p->lda, p->batches, p->batch_a, in);
     size_t b = span(p->b_transposed ? p->n : p->k, p->ldb, p->batches, p->batch_b, in);
-    size_t c = span(p->m, p->ldc, p->batches, p->batch_c, out), bias = (size_t)(p->m + p->n) * 8 + 256;
+    size_t c = span(p->m, p->ldc, p->batches, p->batch_c, out), bias = ((size_t)(p->m + p->n) * 8 + 511) / 256 * 256;
     size_t aux = p->ldx ? span(p->m, p->ldx, 1, 0, out) : 0;
     size_t all = a + b + 2 * c + bias + aux + TARN__CUDA_WORKSPACE + 256;
     if (cudaMalloc((void **)&t->memory, all) != cudaSuccess) {
@@ -95,6 +99,7 @@ static bool open_bench(bench *t, const tarn__cuda_gemm *p)
                                                 .bias = has_bias ? at + a + b + 2 * c : NULL,
                                                 .aux = aux ? at + a + b + 2 * c + bias : NULL,
                                                 .workspace = t->memory};
+    t->sums = at + a + b + 2 * c; /* where a bias is: GELU's gradient has none */
     t->operands[1] = t->operands[0];
     t->operands[1].c = at + a + b + c;
     t->differ = (int *)(void *)(t->memory + all - 256);
@@ -140,6 +145,43 @@ static bool run_composed(bench *t, int result)
     return true;
 }
 
+/* The result summed over its rows. */
+static bool run_sum(bench *t, int result)
+{
+    const tarn__cuda_gemm *p = &t->plan->product;
+    tarn__view c = matrix_at(p, t->operands[result].c, p->ldc), sums = matrix_at(p, t->sums, p->n);
+    tarn__reduce params = {.scale = 1};
+    sums.shape[0] = 1;
+    tarn__call call = {.inputs = 1,
+                       .outputs = 1,
+                       .device = t->index,
+                       .stream = t->stream,
+                       .function = "mlp",
+                       .params = &params,
+                       .params_bytes = sizeof(params),
+                       .in = {&c},
+                       .out = {&sums},
+                       .scratch = t->memory};
+    tarn__plan_buffer memory;
+    tarn__plan_status status;
+    const tarn__kernel_row *row =
+        tarn__prepare(&tarn__cuda_rows()[TARN__K_sum], &call, tarn__plan_begin(&memory), &status);
+    if (status != TARN__PLAN_READY || memory.plan.scratch_bytes > TARN__CUDA_WORKSPACE)
+        return false;
+    call.plan = &memory.plan;
+    call.scratch_bytes = memory.plan.scratch_bytes;
+    row->run(&call);
+    return true;
+}
+
+static bool run_wgmma(bench *t, int result)
+{
+    tarn__cuda_gemm_operands operands = t->operands[result];
+    operands.sums = t->sums;
+    operands.sums_dtype = (tarn_dtype)t->plan->product.out_dtype;
+    return tarn__cuda_gemm_wgmma_enqueue(t->index, &t->plan->product, &operands, t->stream);
+}
+
 /* beta = 1 for accumulating GEMMs: they read c, too. */
 static bool run_candidate(void *context, int candidate, int result)
 {
@@ -152,17 +194,41 @@ static bool run_candidate(void *context, int candidate, int result)
                                      t->plan->product.accumulates ? 1 : 0, t->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
-static int fastest(bench *t)
+/* The winner of the others with a sum, or our own kernel. */
+static bool run_with_sums(void *context, int candidate, int result)
+{
+    bench *t = context;
+    return candidate == 1 ? run_wgmma(t, result) : run_candidate(t, t->winner, result) && run_sum(t, result);
+}
+
+static int fastest_of(bench *t, int count, bool (*run)(void *, int, int))
+{
+    return tarn__cuda_autotune_run(&(tarn__cuda_autotune){.count = count,
+                                                          .context = t,
+                                                          .run = run,
+                                                          .results = {t->operands[0].c, t->operands[1].c},
+                                                          .result_bytes = t->result_bytes,
+                                                          .differ = t->differ,
+                                                          .stream = t->stream});
+}
+
+/* Our own kernel fits, and its partial sums the workspace. */
+static bool can_run_wgmma(const bench *t)
+{
+    const tarn__cuda_gemm *p = &t->plan->product;
+    return tarn__cuda_gemm_wgmma_fits(t->index, p) && tarn__cuda_gemm_wgmma_workspace(p) <= TARN__CUDA_WORKSPACE;
+}
+
+/* The fastest candidate, and whether our own kernel is faster where sums are wanted. */
+static int fastest(bench *t, bool *is_wgmma)
 {
     int best = -1;
     if (open_bench(t, &t->plan->product))
-        best = tarn__cuda_autotune_run(&(tarn__cuda_autotune){.count = t->count + (t->unfused != NULL),
-                                                              .context = t,
-                                                              .run = run_candidate,
-                                                              .results = {t->operands[0].c, t->operands[1].c},
-                                                              .result_bytes = t->result_bytes,
-                                                              .differ = t->differ,
-                                                              .stream = t->stream});
+        best = fastest_of(t, t->count + (t->unfused != NULL), run_candidate);
+    if (best >= 0 && can_run_wgmma(t)) {
+        t->winner = best;
+        *is_wgmma = fastest_of(t, 2, run_with_sums) == 1;
+    }
     close_bench(t);
     return best;
 }
@@ -178,6 +244,7 @@ void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn_
     plan->algorithm = candidates[first].algo;
     plan->workspace = candidates[first].workspaceSize;
     plan->is_slower = plan->product.epilogue == CUBLASLT_EPILOGUE_DGELU;
+    plan->is_wgmma = false; /* a plan that could not be used may have left another value */
     tarn__cuda_device *d = tarn__cuda_at(index);
     if (!d || !tarn__cuda_matmul_must_tune(&plan->product) || (count < 2 && !unfused))
         return;
@@ -186,7 +253,8 @@ void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn_
                                 .unfused = unfused,
                                 .candidates = candidates,
                                 .count = count,
-                                .stream = d->stream});
+                                .stream = d->stream},
+                       &plan->is_wgmma);
     if (best >= 0)
         plan->is_slower = best == count;
     if (best < 0 || best == count)
@@ -198,5 +266,6 @@ void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn_
     record.algorithm = plan->algorithm;
     record.workspace = plan->workspace;
     record.is_slower = plan->is_slower;
+    record.is_wgmma = plan->is_wgmma;
     tarn__cuda_tuning_store(tuning(), index, &plan->product, &record);
 }
