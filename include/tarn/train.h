@@ -89,8 +89,8 @@ typedef struct tarn_train_options {
     char recompute[16];
 
     /* "auto" (the default), "on" or "off": capture a step as a graph, which saves host work per operation; results
-     * are bitwise identical, and it takes no more memory. auto captures where the device can and a step has at most 16
-     * micro-batches. "on" is an error where the device cannot. */
+     * are bitwise identical, and it takes no more memory. auto captures where the device can and a step, or with
+     * virtual_ranks each of these, has at most 16 micro-batches. "on" is an error where the device cannot. */
     char capture[8];
 
     /* of the schedule "step", which needs one of both: steps, or epochs, after the warm-up between decays by

@@ -112,7 +112,8 @@ bool tarn__ranks_plan_overlap(const char *function, tarn_trainer *t)
     bool is_on = strcmp(mode, "on") == 0;
     if (is_on && obstacle)
         return tarn__raise(TARN_ERROR_ARGUMENT, "%s: overlap is on, but %s; use overlap auto", function, obstacle);
-    t->ranks.overlaps = t->ranks.size > 1 && !obstacle && (is_on || (strcmp(mode, "off") != 0 && overlap_pays(t)));
+    bool is_auto = !is_on && strcmp(mode, "off") != 0 && strcmp(t->options.capture, "on") != 0;
+    t->ranks.overlaps = t->ranks.size > 1 && !obstacle && (is_on || (is_auto && overlap_pays(t)));
     return true;
 }
 

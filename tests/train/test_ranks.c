@@ -303,6 +303,43 @@ static void a_device_with_memory_of_its_own_gives_the_same_checkpoints(void **st
     assert_same_weights("mirror-1", "mirror-4", false);
 }
 
+/* Two ranks with a device each, whose steps are captured or not, and one rank: the same checkpoints. */
+static void captured_ranks_give_the_same_checkpoints(void **state)
+{
+    (void)state;
+    static tarn_train_options (*const kinds[])(const char *folder) = {gpt2, llama_lora, resnet, chat};
+    if (!TARN__HAVE_JANSSON)
+        skip();
+    for (int kind = 0; kind < 4; kind++) {
+        char folder[32];
+        snprintf(folder, sizeof(folder), "captured-%d", kind);
+        tarn_train_options one = kinds[kind](folder), o = one;
+        one.steps = o.steps = one.eval_every = o.eval_every = STEPS + 2;
+        snprintf(one.device, sizeof(one.device), "mirror:0");
+        snprintf(one.capture, sizeof(one.capture), "off");
+        run_on(1, &one, NULL, 0);
+        for (int captured = 0; captured < 2; captured++) {
+            rank_run ranks[2];
+            char both[32];
+            snprintf(both, sizeof(both), "captured-%d-%d", kind, captured);
+            snprintf(o.out, sizeof(o.out), "%s", scratch(both));
+            snprintf(o.capture, sizeof(o.capture), "%s", captured ? "on" : "off");
+            snprintf(o.zero, sizeof(o.zero), "%s", captured ? "1" : "off");
+            for (int i = 0; i < 2; i++) {
+                ranks[i] = (rank_run){.options = o};
+                snprintf(ranks[i].options.device, sizeof(o.device), "mirror:%d", i);
+            }
+            has_sockets = true;
+            run_ranks(ranks, 2);
+            has_sockets = false;
+            for (int i = 0; i < 2; i++)
+                if (!ranks[i].good)
+                    fail_msg("rank %d: %s", i, ranks[i].error);
+            assert_same_weights(folder, both, one.lora > 0);
+        }
+    }
+}
+
 /* A stop on rank 0 reaches all ranks at the same step. */
 static void a_run_is_stopped_and_resumed_on_another_number_of_ranks(void **state)
 {
@@ -692,6 +729,7 @@ int main(void)
         cmocka_unit_test(checkpoints_are_bitwise_identical_for_any_number_of_ranks),
         cmocka_unit_test(recomputed_layers_give_the_same_checkpoints_with_overlap),
         cmocka_unit_test(a_device_with_memory_of_its_own_gives_the_same_checkpoints),
+        cmocka_unit_test(captured_ranks_give_the_same_checkpoints),
         cmocka_unit_test(a_run_is_stopped_and_resumed_on_another_number_of_ranks),
         cmocka_unit_test(a_run_is_resumed_with_zero_on_and_off),
         cmocka_unit_test(a_rank_that_begins_late_is_waited_for_longer_than_in_a_step),

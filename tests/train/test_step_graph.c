@@ -172,6 +172,50 @@ static void running_statistics_of_batchnorms(void **state)
     assert_same_runs(options);
 }
 
+/* Every virtual rank is a launch: dropout, two micro-batches each, weights in bf16, recomputed layers, an average. */
+static void virtual_ranks(void **state)
+{
+    (void)state;
+    tarn_train_options options = language();
+    options.virtual_ranks = 4;
+    assert_same_runs(options);
+    options.batch_size = 8;
+    options.micro_batch = 1;
+    assert_same_runs(options);
+    snprintf(options.precision, sizeof(options.precision), "bf16");
+    snprintf(options.recompute, sizeof(options.recompute), "full");
+    options.ema = 0.8;
+    assert_same_runs(options);
+}
+
+/* Statistics of batchnorms begin anew for each virtual rank; correct answers are counted. */
+static void virtual_ranks_of_classifiers(void **state)
+{
+    (void)state;
+    tarn_train_options options = classifier("resnet20");
+    options.batch_size = 4;
+    options.virtual_ranks = 2;
+    options.steps = options.eval_every = 6;
+    snprintf(options.data, sizeof(options.data), "digits:20");
+    assert_same_runs(options);
+}
+
+/* Forward and backward are launches: what is left are sums, clipping and the optimizer. */
+static void virtual_ranks_take_few_kernels_when_captured(void **state)
+{
+    (void)state;
+    int64_t kernels[2];
+    for (int captured = 0; captured < 2; captured++) {
+        tarn_train_options options = language();
+        options.virtual_ranks = 4;
+        int64_t before = tarn_stats().kernels;
+        run_in(options, captured ? "few" : "many", captured ? "on" : "off", 0);
+        kernels[captured] = tarn_stats().kernels - before;
+    }
+    if (kernels[1] > kernels[0] / 2)
+        fail_msg("%lld kernels captured, %lld eager", (long long)kernels[1], (long long)kernels[0]);
+}
+
 static void a_run_is_resumed_captured_or_not(void **state)
 {
     (void)state;
@@ -271,6 +315,16 @@ static void the_plan_says_whether_steps_are_captured(void **state)
     assert_ok();
     assert_false(captures(options, "on"));
     assert_error(TARN_ERROR_ARGUMENT, "capture is on, but cpu does not support graph capture");
+    options = language();
+    options.virtual_ranks = 4;
+    assert_true(captures(options, "auto"));
+    assert_true(captures(options, "on"));
+    snprintf(options.reduce, sizeof(options.reduce), "fast");
+    assert_false(captures(options, "auto"));
+    assert_ok();
+    assert_false(captures(options, "on"));
+    assert_error(TARN_ERROR_ARGUMENT, "capture is on, but with reduce fast a rank accumulates several virtual_ranks; "
+                                      "use .capture auto");
 }
 
 /* ---- a loss that is not finite ----------------------------------------------------------------------------------- */
@@ -309,6 +363,9 @@ int main(void)
         in_scope(master_weights_and_recomputed_blocks),
         in_scope(classifiers_with_every_optimizer),
         in_scope(running_statistics_of_batchnorms),
+        in_scope(virtual_ranks),
+        in_scope(virtual_ranks_of_classifiers),
+        in_scope(virtual_ranks_take_few_kernels_when_captured),
         in_scope(a_run_is_resumed_captured_or_not),
         in_scope(nothing_is_read_between_lines_of_metrics),
         in_scope(its_memory_comes_back),

@@ -94,8 +94,8 @@ static void a_captured_run_fits_where_an_eager_one_does(void **state)
 static void the_plan_of_a_captured_run_holds(void **state)
 {
     (void)state;
-    static const char *const recompute[] = {"none", "selective", "full"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const recompute[] = {"none", "selective", "full", "none"};
+    for (int i = 0; i < 4; i++) {
         run_memory m[2]; /* eager, captured */
         for (int captured = 0; captured < 2; captured++) {
             char name[32];
@@ -104,6 +104,7 @@ static void the_plan_of_a_captured_run_holds(void **state)
             snprintf(o.recompute, sizeof(o.recompute), "%s", recompute[i]);
             o.eval_every = o.steps = 6;
             o.batch_size = 8, o.micro_batch = 4;
+            o.virtual_ranks = i == 3 ? 2 : 0;
             m[captured] = run(&o);
             int64_t used = m[captured].used;
             assert_in_range(m[captured].plan.memory_needed, used, used + used / 20);

@@ -6,6 +6,10 @@
  * identical to eager steps. All micro-batches of a step are captured together: they reuse the same memory one after the
  * other.
  *
+ * Of a step that is split among virtual ranks the graph is a part: forward and backward of one virtual rank
+ * (virtual_ranks.c), launched for each of them. Sums over ranks and the optimizer follow eagerly: a graph with the
+ * messages of a communicator would have to be freed before it, and could not be aborted.
+ *
  * A captured step takes the memory of an eager one and keeps it while the graph lives. Before eager work of the same
  * size, as evaluations and profiled steps, the graph is freed, and the next step is captured again, which takes the
  * host little longer than an eager step. So a run needs no more memory captured than eager. */
@@ -18,6 +22,8 @@
 #include "core/device/device.h"
 #include "core/launch/graph.h"
 #include "core/tensor/tensor.h"
+#include "optim/optimizer.h"
+#include "parallel/comm.h"
 #include "train/tasks/task.h"
 
 enum { WARMUP_STEPS = 3 }; /* eager steps first: they autotune and allocate */
@@ -26,22 +32,43 @@ enum { MAX_MICRO_BATCHES = 16 };
 
 /* ---- decision ---------------------------------------------------------------------------------------------------- */
 
+/* Micro-batches that are captured together. */
+static int64_t micro_batches_of(const tarn_trainer *t)
+{
+    return t->batch_size / t->micro_batch / t->ranks.virtual_ranks;
+}
+
+/* Why a step that is split among virtual ranks cannot be captured; NULL: it can, or is not split. */
+static const char *split_obstacle(const tarn_trainer *t)
+{
+    const tarn__ranks *r = &t->ranks;
+    if (r->virtual_ranks <= 1)
+        return NULL;
+    if (r->comm && strcmp(r->comm->row->name, "threads") == 0)
+        return "ranks that are threads of one process may share a device, which one of them would capture";
+    if (t->options.sync_batchnorm)
+        return "with sync_batchnorm the forward pass exchanges statistics";
+    if (r->overlaps)
+        return "with overlap the backward pass exchanges gradients";
+    if (r->is_fast && r->virtual_ranks > r->size)
+        return "with reduce fast a rank accumulates several virtual_ranks";
+    return NULL;
+}
+
 bool tarn__step_graph_plan(const char *function, tarn_trainer *t)
 {
     const char *mode = t->options.capture;
     bool can = tarn__can_capture(t->device), is_on = strcmp(mode, "on") == 0;
+    const char *obstacle = split_obstacle(t);
     if (is_on && !can)
         return tarn__raise(
             TARN_ERROR_ARGUMENT,
             "%s: capture is on, but %s does not support graph capture; use .capture auto, or another device", function,
             t->options.device);
-    if (is_on && t->ranks.virtual_ranks > 1)
-        return tarn__raise(
-            TARN_ERROR_ARGUMENT,
-            "%s: capture is on, but a step of several virtual_ranks cannot be captured; use .capture auto", function);
+    if (is_on && obstacle)
+        return tarn__raise(TARN_ERROR_ARGUMENT, "%s: capture is on, but %s; use .capture auto", function, obstacle);
     t->step_graph.is_wanted =
-        can && t->ranks.virtual_ranks <= 1 &&
-        (is_on || (strcmp(mode, "off") != 0 && t->batch_size / t->micro_batch <= MAX_MICRO_BATCHES));
+        can && !obstacle && (is_on || (strcmp(mode, "off") != 0 && micro_batches_of(t) <= MAX_MICRO_BATCHES));
     t->step_graph.is_required = is_on;
     return true;
 }
@@ -54,11 +81,15 @@ void tarn__step_graph_release(tarn_trainer *t)
 
 bool tarn__step_graph_is_due(tarn_trainer *t)
 {
+    tarn__step_graph *c = &t->step_graph;
+    c->is_part_due = false;
     if (t->phase_timer || t->is_profiled) {
         tarn__step_graph_release(t);
         return false; /* phases are timed in eager steps, which are bitwise identical */
     }
-    return t->step_graph.is_wanted && !t->step_graph.has_failed && t->step_graph.eager_steps++ >= WARMUP_STEPS;
+    bool is_due = c->is_wanted && !c->has_failed && c->eager_steps++ >= WARMUP_STEPS;
+    c->is_part_due = is_due && t->ranks.virtual_ranks > 1;
+    return is_due && !c->is_part_due;
 }
 
 /* ---- static tensors ---------------------------------------------------------------------------------------------- */
@@ -72,13 +103,15 @@ static size_t batch_bytes(const tarn__step_graph *c)
 static bool alloc_static_tensors(tarn_trainer *t)
 {
     tarn__step_graph *c = &t->step_graph;
-    c->metrics.loss = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
-    if (t->task->has_norm)
-        c->metrics.norm = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_F32, t->device));
-    if (t->task->has_accuracy)
-        c->metrics.correct = tarn__scope_take(tarn_zeros(TARN_SHAPE(1), TARN_I64, t->device));
+    bool is_part = t->ranks.virtual_ranks > 1;
     c->fields = tarn_dataset_field_count(t->training);
-    c->micro_batches = (int)(t->batch_size / t->micro_batch);
+    c->micro_batches = (int)micro_batches_of(t);
+    tarn_shape shape = TARN_SHAPE(is_part ? c->micro_batches : 1);
+    c->metrics.loss = tarn__scope_take(tarn_zeros(shape, TARN_F32, t->device));
+    if (t->task->has_norm && !is_part)
+        c->metrics.norm = tarn__scope_take(tarn_zeros(shape, TARN_F32, t->device));
+    if (t->task->has_accuracy)
+        c->metrics.correct = tarn__scope_take(tarn_zeros(shape, TARN_I64, t->device));
     c->batch = tarn_failed() ? NULL : tarn__alloc(batch_bytes(c));
     return c->batch != NULL;
 }
@@ -130,11 +163,12 @@ static bool step(void *trainer)
     return good;
 }
 
-/* Captures the step. A failure is an error only with --capture on; else the run continues eagerly, with a warning. */
-static bool capture(tarn_trainer *t)
+/* Captures a step or a part. A failure is an error only with --capture on; else the run continues eagerly, with a
+ * warning. */
+static bool capture(tarn_trainer *t, tarn_step_fn run, void *ctx)
 {
     tarn__step_graph *c = &t->step_graph;
-    c->graph = tarn_graph_capture(t->device, step, t);
+    c->graph = tarn_graph_capture(t->device, run, ctx);
     if (c->graph)
         return true;
     tarn__error_record why;
@@ -154,11 +188,76 @@ bool tarn__step_graph_run(tarn_trainer *t, tarn__step_metrics *metrics)
 {
     tarn__step_graph *c = &t->step_graph;
     t->lr = tarn_optimizer_lr(t->optimizer); /* of this step: the launch advances the schedule */
-    if (!read_batches(t) || (!c->graph && !capture(t)) || !(c->graph ? tarn_graph_run(c->graph) : step(t)))
+    if (!read_batches(t) || (!c->graph && !capture(t, step, t)) || !(c->graph ? tarn_graph_run(c->graph) : step(t)))
         return false;
     t->state.step++;
     *metrics = c->metrics;
     return true;
+}
+
+/* ---- a part of a step -------------------------------------------------------------------------------------------- */
+
+bool tarn__step_graph_set_batch(tarn_trainer *t, int index, tarn_tensor *const *fields)
+{
+    tarn__step_graph *c = &t->step_graph;
+    return (c->batch || alloc_static_tensors(t)) && copy_batch(fields, c->batch + index * c->fields, c->fields);
+}
+
+bool tarn__step_graph_set_weight(tarn_trainer *t, tarn_tensor *total_weight)
+{
+    return !total_weight || copy_batch(&total_weight, &t->step_graph.total_weight, 1);
+}
+
+/* Notes which parameters have a gradient, and which buffers differ from their versions before the part. */
+static bool note_changes(tarn_trainer *t, const uint32_t *versions)
+{
+    tarn__step_graph *c = &t->step_graph;
+    const tarn__flat_buffers *flats = &t->optimizer->flats;
+    c->has_gradient = c->has_gradient ? c->has_gradient : tarn__alloc(sizeof(bool) * (size_t)c->parameters);
+    c->is_changed = c->is_changed || !c->buffers ? c->is_changed : tarn__alloc(sizeof(bool) * (size_t)c->buffers);
+    if (!c->has_gradient || (c->buffers && !c->is_changed))
+        return false;
+    for (int i = 0; i < c->parameters; i++)
+        c->has_gradient[i] = flats->segment[i].parameter->grad_is_set;
+    for (int i = 0; i < c->buffers; i++)
+        c->is_changed[i] = tarn_module_buffer(t->model, i)->storage->version != versions[i];
+    return true;
+}
+
+/* Changes the host as capturing did. */
+static void repeat_changes(tarn_trainer *t)
+{
+    const tarn__step_graph *c = &t->step_graph;
+    for (int i = 0; i < c->parameters; i++)
+        t->optimizer->flats.segment[i].parameter->grad_is_set = c->has_gradient[i];
+    for (int i = 0; i < c->buffers; i++)
+        if (c->is_changed[i])
+            tarn__bump_version(tarn_module_buffer(t->model, i));
+}
+
+static bool capture_part(tarn_trainer *t, tarn_step_fn part, void *ctx)
+{
+    tarn__step_graph *c = &t->step_graph;
+    c->parameters = t->optimizer->flats.segments;
+    c->buffers = tarn_module_buffer_count(t->model);
+    size_t bytes = sizeof(uint32_t) * (size_t)(c->buffers + 1);
+    uint32_t *versions = tarn__alloc(bytes);
+    for (int i = 0; versions && i < c->buffers; i++)
+        versions[i] = tarn_module_buffer(t->model, i)->storage->version;
+    bool good = versions && capture(t, part, ctx) && (!c->graph || note_changes(t, versions));
+    tarn__release(versions, bytes);
+    return good;
+}
+
+bool tarn__step_graph_run_part(tarn_trainer *t, tarn_step_fn part, void *ctx)
+{
+    tarn__step_graph *c = &t->step_graph;
+    bool was_captured = c->graph != NULL;
+    if (!was_captured && !c->has_failed && !capture_part(t, part, ctx))
+        return false;
+    if (was_captured)
+        repeat_changes(t);
+    return c->graph ? tarn_graph_run(c->graph) : part(ctx);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
@@ -170,8 +269,11 @@ void tarn__step_graph_reset(tarn_trainer *t)
     for (int i = 0; c->batch && i < c->micro_batches * c->fields; i++)
         tarn_free(c->batch[i]);
     tarn__release(c->batch, batch_bytes(c));
+    tarn_free(c->total_weight);
     tarn_free(c->metrics.loss);
     tarn_free(c->metrics.correct);
     tarn_free(c->metrics.norm);
+    tarn__release(c->has_gradient, sizeof(bool) * (size_t)c->parameters);
+    tarn__release(c->is_changed, sizeof(bool) * (size_t)c->buffers);
     *c = (tarn__step_graph){.is_wanted = c->is_wanted, .is_required = c->is_required};
 }

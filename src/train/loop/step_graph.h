@@ -1,5 +1,5 @@
-/* step_graph.h: a training step that is captured once and launched as a whole. The trainer owns it; one thread uses
- * it. */
+/* step_graph.h: a training step that is captured once and launched as a whole; of a step that is split among virtual
+ * ranks, the gradients of one of them. The trainer owns it; one thread uses it. */
 #ifndef TARN__STEP_GRAPH_H
 #define TARN__STEP_GRAPH_H
 
@@ -11,11 +11,17 @@
 typedef struct tarn__step_graph {
     bool is_wanted, is_required; /* by the options: capture a step, and fail if that is impossible */
     bool has_failed;             /* capturing failed: the rest of the run is eager */
+    bool is_part_due;            /* parts of the current step are captured */
     int64_t eager_steps;         /* of this run, before the first captured one */
     tarn_graph *graph;           /* NULL: not captured yet */
     tarn_tensor **batch;         /* static inputs: [micro_batches][fields], owned */
     int fields, micro_batches;
-    tarn__step_metrics metrics; /* static outputs, [1] each, owned */
+    tarn_tensor *total_weight;  /* static input of a part, owned; NULL: the task has none */
+    tarn__step_metrics metrics; /* static outputs, owned: [1] each; of a part [micro_batches] each, without a norm */
+    /* What capturing a part has changed on the host: a launch does not. Owned; NULL: not captured yet. */
+    int parameters, buffers;
+    bool *has_gradient; /* [parameters] of the optimizer's segments, after the part */
+    bool *is_changed;   /* [buffers] of the model, by the part */
 } tarn__step_graph;
 
 /* Decides by options and device whether steps are captured. False with an error if that is required and
@@ -24,6 +30,14 @@ bool tarn__step_graph_plan(const char *function, tarn_trainer *trainer);
 
 /* True when the next step is a captured one; counts the eager ones before. Frees the graph before an eager step. */
 bool tarn__step_graph_is_due(tarn_trainer *trainer);
+
+/* Copies a micro-batch of a part, or the weight of its step (NULL: none), to the static inputs. */
+bool tarn__step_graph_set_batch(tarn_trainer *trainer, int index, tarn_tensor *const *fields);
+bool tarn__step_graph_set_weight(tarn_trainer *trainer, tarn_tensor *total_weight);
+
+/* Runs a part with the static inputs set; the first call captures it. `part` and ctx are borrowed for the call. Random
+ * numbers of a launch begin at the generator's position. */
+bool tarn__step_graph_run_part(tarn_trainer *trainer, tarn_step_fn part, void *ctx);
 
 /* Runs the next step as a captured one; the first call captures it. The metrics belong to the captured step and are
  * valid until the next one. */

@@ -5,7 +5,8 @@
  * overwritten by the next virtual rank. The sums are taken in buckets, during the last backward pass where the run
  * overlaps them (gradient_buckets.h). Random numbers start at a counter of the global micro-batch. Buffers that a
  * step changes (running statistics of a batchnorm) start anew for each virtual rank, and become the mean over all of
- * them. The loss is read per virtual rank and summed on the host by the same tree.
+ * them. The losses are read at the end and summed per virtual rank, then on the host by the same tree. Where the device
+ * can, the micro-batches of a virtual rank are captured once as a graph (step_graph.h), launched for each of them.
  *
  * With a fast reduction the buffers are not overwritten but accumulate all own virtual ranks, and the tree has one leaf
  * per rank. */
@@ -57,6 +58,7 @@ typedef struct work {
     tarn__step_ctx part;          /* of one micro-batch */
     tarn__gradient_buckets buckets;
     statistics statistics;
+    tarn_tensor *losses, *correct; /* [share · micro-batches of a virtual rank], on the device; correct may be NULL */
     size_t message_bytes;
     char *messages; /* of all ranks */
 } work;
@@ -238,23 +240,86 @@ static bool sum_statistics(work *w)
 
 /* ---- a virtual rank ---------------------------------------------------------------------------------------------- */
 
-/* Runs micro-batch `number` of the step, `index` of this rank's, and adds its loss and correct answers. */
-static bool run_micro_batch(work *w, int64_t index, int64_t number, result *sums)
+/* Micro-batches of a virtual rank in a step. */
+static int64_t rounds_of(const work *w)
 {
-    const tarn_trainer *t = w->trainer;
-    tarn__step_metrics now;
-    uint64_t before = (uint64_t)(t->state.step * w->step->all_micro_batches + number) + 1;
+    return w->step->all_micro_batches / w->leaves;
+}
+
+/* Random numbers start at a counter of micro-batch `number` of the step. */
+static void set_random(const work *w, int64_t number)
+{
+    uint64_t before = (uint64_t)(w->trainer->state.step * w->step->all_micro_batches + number) + 1;
     *tarn__random_offset(w->step->device) = before << COUNTER_BITS;
+}
+
+/* Computes gradients of a micro-batch and writes loss and correct answers to their slots. */
+static bool run_micro_batch(const tarn__step_ctx *part, tarn_tensor *const *fields, tarn_tensor *losses,
+                            tarn_tensor *correct, int64_t slot)
+{
+    tarn__step_metrics now;
     tarn_scope *scope = tarn_scope_open();
-    bool good = scope && w->step->task->gradients(&w->part, w->batch + index * w->step->fields, &now);
-    if (good) {
-        sums->loss += (float)tarn_item(now.loss);
-        sums->correct += now.correct ? (int64_t)tarn_item(now.correct) : 0;
-    }
+    bool good = scope && part->task->gradients(part, fields, &now) &&
+                tarn_copy(tarn_slice(losses, 0, slot, slot + 1), tarn_reshape(tarn_detach(now.loss), TARN_SHAPE(1))) &&
+                (!now.correct || !correct ||
+                 tarn_copy(tarn_slice(correct, 0, slot, slot + 1), tarn_reshape(now.correct, TARN_SHAPE(1))));
     tarn_scope_close(scope);
-    if (w->step->on_micro_batch)
-        w->step->on_micro_batch(w->step->trainer, (int)index + 1);
     return good && !tarn_failed();
+}
+
+/* Micro-batch i of an own virtual rank; the batch has those of all own ones in ascending order. */
+static tarn_tensor *const *fields_of(const work *w, int64_t local, int64_t i)
+{
+    return w->batch + (i * w->share + local) * w->step->fields;
+}
+
+static void tell_finished(const work *w, int64_t micro_batches)
+{
+    if (w->step->on_micro_batch)
+        w->step->on_micro_batch(w->step->trainer, (int)micro_batches);
+}
+
+static bool run_eagerly(const work *w, int64_t local, int64_t i)
+{
+    int64_t slot = local * rounds_of(w) + i;
+    set_random(w, i * w->leaves + w->first + local);
+    bool good = run_micro_batch(&w->part, fields_of(w, local, i), w->losses, w->correct, slot);
+    tell_finished(w, slot + 1);
+    return good;
+}
+
+/* The part that is captured: a virtual rank from the static batch to the static metrics. Counters of random numbers are
+ * relative to its first micro-batch. */
+static bool run_part(void *ctx)
+{
+    const work *w = ctx;
+    const tarn__step_graph *c = &w->trainer->step_graph;
+    uint64_t *offset = tarn__random_offset(w->step->device), begin = *offset;
+    tarn__step_ctx part = w->part;
+    bool good = true;
+    part.on_phase = NULL;
+    part.total_weight = c->total_weight;
+    for (int i = 0; good && i < c->micro_batches; i++) {
+        *offset = begin + ((uint64_t)(i * w->leaves) << COUNTER_BITS);
+        good = run_micro_batch(&part, c->batch + i * c->fields, c->metrics.loss, c->metrics.correct, i);
+    }
+    return good;
+}
+
+static bool run_captured(work *w, int64_t local)
+{
+    tarn_trainer *t = w->trainer;
+    const tarn__step_graph *c = &t->step_graph;
+    int64_t rounds = rounds_of(w), slot = local * rounds;
+    bool good = true;
+    for (int64_t i = 0; good && i < rounds; i++)
+        good = tarn__step_graph_set_batch(t, (int)i, fields_of(w, local, i));
+    set_random(w, w->first + local);
+    good = good && tarn__step_graph_set_weight(t, w->part.total_weight) && tarn__step_graph_run_part(t, run_part, w) &&
+           tarn_copy(tarn_slice(w->losses, 0, slot, slot + rounds), c->metrics.loss) &&
+           (!w->correct || tarn_copy(tarn_slice(w->correct, 0, slot, slot + rounds), c->metrics.correct));
+    tell_finished(w, slot + rounds);
+    return good;
 }
 
 /* Notes which segments have a gradient of this virtual rank. */
@@ -266,18 +331,18 @@ static void set_flags(const work *w)
         flags[i] = flags[i] || flats->segment[i].parameter->grad_is_set;
 }
 
-/* The micro-batches of the batch are in ascending order: `share` of them for every L of the step. */
 static bool run_virtual_rank(work *w, int64_t local)
 {
-    result *own = &results_of(w, w->trainer->ranks.rank)[local];
-    int64_t rounds = w->step->all_micro_batches / w->leaves;
+    int64_t rounds = rounds_of(w);
     bool good = reset_statistics(&w->statistics), is_last = local == w->share - 1, is_fast = w->trainer->ranks.is_fast;
     if (local == 0 || !is_fast)
         tarn_optimizer_zero_grad(w->step->optimizer);
-    for (int64_t i = 0; good && i < rounds; i++) {
+    if (w->trainer->step_graph.is_part_due)
+        good = good && run_captured(w, local);
+    for (int64_t i = 0; good && i < rounds && !w->trainer->step_graph.is_part_due; i++) {
         if (is_last && i == rounds - 1)
             tarn__gradient_buckets_watch(&w->buckets);
-        good = run_micro_batch(w, i * w->share + local, i * w->leaves + w->first + local, own);
+        good = run_eagerly(w, local, i);
     }
     set_flags(w);
     if (good && is_last)
@@ -321,7 +386,11 @@ static bool open_work(work *w, const tarn__step_ctx *step, tarn_tensor *const *b
     w->messages = tarn__alloc(w->message_bytes * (size_t)t->ranks.size);
     if (w->messages)
         memset(w->messages, 0, w->message_bytes * (size_t)t->ranks.size);
-    return w->messages && open_buckets(w) && open_statistics(w) && set_total_weight(w);
+    w->losses = tarn_zeros(TARN_SHAPE(w->share * rounds_of(w)), TARN_F32, step->device);
+    w->correct =
+        step->task->has_accuracy ? tarn_zeros(TARN_SHAPE(w->share * rounds_of(w)), TARN_I64, step->device) : NULL;
+    return w->messages && w->losses && (w->correct || !step->task->has_accuracy) && open_buckets(w) &&
+           open_statistics(w) && set_total_weight(w);
 }
 
 static void close_work(work *w)
@@ -334,10 +403,8 @@ static void close_work(work *w)
 static bool run_alone(work *w)
 {
     const tarn_train_options *o = &w->trainer->options;
-    result unused = {0};
-    return (!o->sync_batchnorm || tarn_batchnorm_sync(w->step->model, NULL)) &&
-           run_micro_batch(w, 0, w->first, &unused) && reset_statistics(&w->statistics) &&
-           tarn__batchnorms_sync(o, w->step->model);
+    return (!o->sync_batchnorm || tarn_batchnorm_sync(w->step->model, NULL)) && run_eagerly(w, 0, 0) &&
+           reset_statistics(&w->statistics) && tarn__batchnorms_sync(o, w->step->model);
 }
 
 /* Before the first step rank 0 computes a micro-batch for its autotuning alone, and the others take the results. */
@@ -376,10 +443,31 @@ static float sum_losses(const work *w, int64_t begin, int64_t end)
     return sum_losses(w, begin, begin + half) + sum_losses(w, begin + half, end);
 }
 
+/* Adds the losses and correct answers of the micro-batches of each virtual rank. */
+static bool read_results(const work *w)
+{
+    int64_t rounds = rounds_of(w), count = w->share * rounds;
+    size_t loss_bytes = sizeof(float) * (size_t)count, correct_bytes = sizeof(int64_t) * (size_t)count;
+    float *losses = tarn__alloc(loss_bytes);
+    int64_t *correct = tarn__alloc(correct_bytes);
+    bool good = losses && correct && tarn_read(w->losses, losses, loss_bytes) &&
+                (!w->correct || tarn_read(w->correct, correct, correct_bytes));
+    for (int64_t i = 0; good && i < count; i++) {
+        result *own = &results_of(w, w->trainer->ranks.rank)[i / rounds];
+        own->loss += losses[i];
+        own->correct += w->correct ? correct[i] : 0;
+    }
+    tarn__release(losses, loss_bytes);
+    tarn__release(correct, correct_bytes);
+    return good;
+}
+
 /* All ranks stop once one of them is asked to. */
 static bool exchange_results(work *w)
 {
     tarn__ranks *r = &w->trainer->ranks;
+    if (!read_results(w))
+        return false;
     header_of(w, r->rank)->is_stopping = atomic_load(&w->trainer->stop);
     if (!exchange(w, message_of(w, r->rank), w->messages, w->message_bytes))
         return false;
