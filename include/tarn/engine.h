@@ -47,9 +47,11 @@ typedef struct tarn_engine_options {
     /* memory of the KV cache; at least one context; default: `sequences` contexts. Where all layers have a sliding
      * window, a context takes the pages of the window and of .prompt_tokens */
     int64_t kv_bytes;
-    tarn_kv_type kv_type;  /* storage type of the KV cache */
-    int64_t prompt_tokens; /* prompt tokens per step: larger is faster, smaller steadier; default 512 */
-    bool no_sharing;       /* do not share the pages of common prefixes */
+    tarn_kv_type kv_type; /* storage type of the KV cache */
+    /* prompt tokens per step at most; default 512. While requests decode: 5 per request and at least 128, so that a
+     * long prompt delays their next token by about one step */
+    int64_t prompt_tokens;
+    bool no_sharing; /* do not share the pages of common prefixes */
     /* on the CPU: faster matmuls of few rows; tokens may then depend on the other requests, in the last bits of their
      * logits */
     bool not_invariant;
@@ -66,6 +68,8 @@ typedef struct tarn_engine_options {
     /* tokenizer of `draft`, which must have the same ids as the engine's. Borrowed for the call. NULL: the vocabularies
      * must have the same size */
     const tarn_tokenizer *draft_tokenizer;
+    /* do not capture decode steps as graphs: needed while another thread uses the device */
+    bool no_capture;
 } tarn_engine_options;
 
 /* An engine. Borrows the model, which must outlive it and stay on its devices. Its last layers may be on the CPU

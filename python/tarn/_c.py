@@ -509,6 +509,7 @@ class tarn_engine_options(c.Structure):
     swap_bytes: int
     draft: Optional[int]
     draft_tokenizer: Optional[int]
+    no_capture: bool
 
 
 tarn_engine_options._fields_ = [
@@ -523,6 +524,7 @@ tarn_engine_options._fields_ = [
     ("swap_bytes", c.c_int64),
     ("draft", c.c_void_p),
     ("draft_tokenizer", c.c_void_p),
+    ("no_capture", c.c_bool),
 ]
 
 

@@ -150,11 +150,11 @@ static void requests_have_the_tokens_of_the_cpu(void **state)
     }
 }
 
-/* Of a step that decodes one token, once all buffers exist. */
+/* Of an eager step that decodes one token, once all buffers exist. */
 static tarn_counters transfers_of_a_step(tarn_module *model)
 {
     static const int32_t prompt[] = {1, 2, 3, 4, 5};
-    tarn_engine *engine = tarn_engine_new(model, NULL);
+    tarn_engine *engine = tarn_engine_new(model, &(tarn_engine_options){.no_capture = true});
     assert_true(tarn_engine_add(engine, prompt, 5, &(tarn_generate_options){.max_tokens = 20, .ignore_eos = true}) > 0);
     for (int i = 0; i < 8; i++) {
         tarn_stats_reset();

@@ -203,9 +203,48 @@ static void outputs_that_were_read_are_dropped_before_the_others(void **state)
     tarn_tokenizer_free(t);
 }
 
+/* Prompt tokens that the next step computes of all requests. */
+static int64_t prompt_of_a_step(tarn_engine *engine)
+{
+    int64_t before = stats_of(engine).prompt_tokens;
+    assert_true(tarn_engine_step(engine) > 0);
+    assert_ok();
+    for (tarn_engine_output output; tarn_engine_next(engine, &output);)
+        continue;
+    return stats_of(engine).prompt_tokens - before;
+}
+
+/* Alone a prompt of 250 tokens is one step; beside one that decodes it is two, beside 40 again one, but never more than
+ * asked for. */
+static void prompts_beside_decoding_requests_are_cut(void **state)
+{
+    (void)state;
+    static const struct {
+        int decoding;
+        int64_t prompt_tokens, first, second;
+    } cases[] = {{0, 512, 250, 0},   {1, 512, 128, 122}, {25, 512, 128, 122},
+                 {40, 512, 192, 58}, {52, 512, 250, 0},  {1, 100, 100, 100}};
+    tarn_module *model = small_model();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        tarn_engine *engine = tarn_engine_new(
+            model,
+            &(tarn_engine_options){.sequences = 64, .prompt_tokens = cases[i].prompt_tokens, .no_sharing = true});
+        for (int k = 0; k < cases[i].decoding; k++)
+            add(engine, k, 1, &(tarn_generate_options){.max_tokens = 20, .ignore_eos = true});
+        if (cases[i].decoding > 0)
+            prompt_of_a_step(engine);
+        add(engine, 100, 250, &(tarn_generate_options){.max_tokens = 2, .ignore_eos = true});
+        assert_int_equal(prompt_of_a_step(engine), cases[i].first);
+        assert_int_equal(prompt_of_a_step(engine), cases[i].second);
+        tarn_engine_free(engine);
+    }
+    tarn_module_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        in_scope(prompts_beside_decoding_requests_are_cut),
         in_scope(a_request_waits_for_the_pages_that_others_will_take),
         in_scope(shared_pages_are_not_needed_twice),
         in_scope(pages_of_a_preempted_request_are_its_own),

@@ -120,6 +120,7 @@ tarn_engine *tarn_engine_new_sized(tarn_module *model, const tarn_engine_options
     tarn_scope_close(scope);
     if (good) {
         *engine = own;
+        tarn__engine_open_graphs(engine);
         pthread_mutex_init(&engine->lock, NULL);
         open_condition(&engine->changed);
         pthread_cond_init(&engine->mask_wanted, NULL);
@@ -154,6 +155,7 @@ void tarn_engine_free(tarn_engine *engine)
     pthread_cond_destroy(&engine->changed);
     pthread_cond_destroy(&engine->mask_wanted);
     pthread_mutex_destroy(&engine->lock);
+    tarn__engine_close_graphs(engine);
     tarn__engine_close_draft(engine);
     tarn__page_pool_close(&engine->pool);
     tarn__engine_close_swap(engine);

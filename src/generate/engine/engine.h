@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <tarn/engine.h>
+#include <tarn/graph.h>
 
 #include "generate/constrain.h"
 #include "generate/engine/page_pool.h"
@@ -70,6 +71,33 @@ typedef struct tarn__drafted {
     int64_t wanted, made; /* proposals of the next step, and those behind `count` */
     int64_t fed;          /* tokens of the next pass */
 } tarn__drafted;
+
+/* What a captured step depends on. */
+typedef struct tarn__step_shape {
+    int64_t sequences, table_pages;
+    bool is_long;
+} tarn__step_shape;
+
+/* A captured step (engine_graph.c) with its static inputs and logits; all owned. All zero: none. */
+typedef struct tarn__engine_graph {
+    tarn__step_shape shape;
+    tarn_graph *captured;
+    tarn_tensor *indices; /* i64 [3 · sequences]: tokens, positions, slots */
+    tarn_tensor *numbers; /* i32: tables, starts, lengths, as in tarn__packed_sequences */
+    tarn_tensor *rows;    /* i64 [sequences] */
+    tarn_tensor *logits;  /* [sequences, vocab_size] */
+    int64_t used;         /* when, by the clock below */
+} tarn__engine_graph;
+
+#define TARN__ENGINE_GRAPHS 8
+
+typedef struct tarn__engine_graphs {
+    bool is_enabled;
+    int64_t clock;
+    tarn__step_shape last; /* of an eager step that could be captured, and how many such steps were equal in a row */
+    int equal_steps;
+    tarn__engine_graph graph[TARN__ENGINE_GRAPHS];
+} tarn__engine_graphs;
 
 /* One request. Its tokens are the prompt and those sampled; the keys and values of the first `computed` of them are in
  * its pages, except those before every layer's window, which are released. A waiting request has no pages. */
@@ -147,7 +175,8 @@ struct tarn_engine {
     bool is_woken;
     tarn__page_pool pool;
     tarn__draft draft;
-    tarn__swap swap;         /* of the thread that steps, but for the free slots */
+    tarn__swap swap; /* of the thread that steps, but for the free slots */
+    tarn__engine_graphs graphs;
     tarn__request **request; /* all that have not ended, by number */
     int count, capacity;
     tarn__request *ended; /* to be freed by the thread that steps */
@@ -173,7 +202,8 @@ struct tarn_engine {
 
 /* A step's operands on the host, in one allocation; tensors are in the open scope. */
 typedef struct tarn__batch {
-    bool is_long; /* requests beyond the short context */
+    bool is_long;     /* requests beyond the short context */
+    bool is_decoding; /* one token and one row of logits per request */
     int64_t tokens, sequences, rows, table_pages, logprobs;
     tarn__request **request;                /* [sequences] */
     int64_t *ids, *positions, *slots, *row; /* [tokens], [tokens], [tokens], [rows] */
@@ -230,6 +260,10 @@ const int32_t *tarn__engine_page_tokens(const tarn_engine *engine, const tarn__r
 tarn_tensor *tarn__engine_forward(tarn_module *model, tarn_tensor *tokens, const tarn__page_batch *pages,
                                   tarn_tensor *rows, bool is_invariant);
 
+/* The same for a batch on the engine's device. `adapters` NULL: none. */
+tarn_tensor *tarn__engine_forward_on(tarn_engine *engine, const tarn__page_index *index, tarn_tensor *tokens,
+                                     tarn_tensor *rows, const tarn__lora_groups *adapters, bool is_long);
+
 /* dtype of the cached keys and values; TARN_U8 stands for quantized rows (kv_q8). */
 tarn_dtype tarn__engine_stored_dtype(tarn_kv_type kv_type, tarn_dtype of_model);
 
@@ -251,6 +285,19 @@ void tarn__engine_fail_all(tarn_engine *engine, const tarn__batch *batch);
 /* A page with one reference; -1, without an error: all are in use. The least recently used page of past prefixes is
  * moved to host memory for it, if there is some. */
 int32_t tarn__engine_take_page(tarn_engine *engine);
+
+/* ---- captured steps (engine_graph.c) ----------------------------------------------------------------------------- */
+
+/* Decides whether steps are captured; frees the graphs. */
+void tarn__engine_open_graphs(tarn_engine *engine);
+void tarn__engine_close_graphs(tarn_engine *engine);
+
+/* Width of the page tables of a batch that may be captured; 0: it may not. */
+int64_t tarn__engine_graph_pages(const tarn_engine *engine, const tarn__batch *batch);
+
+/* Logits of a batch by its graph, valid until the next step; it is captured where it is due. NULL with an error; NULL
+ * without one: there is no graph. */
+tarn_tensor *tarn__engine_graph_run(tarn_engine *engine, const tarn__batch *batch);
 
 /* ---- pages in host memory (engine_swap.c) ------------------------------------------------------------------------ */
 

@@ -22,6 +22,10 @@
 #include "base/memory.h"
 #include "generate/engine/engine.h"
 
+/* Prompt tokens beside decoding requests. */
+#define PROMPT_PER_DECODING 5
+#define MIN_PROMPT_TOKENS (2 * TARN__KV_PAGE)
+
 /* ---- planning ---------------------------------------------------------------------------------------------------- */
 
 bool tarn__engine_is_long(const tarn_engine *e, const tarn__request *r)
@@ -149,17 +153,28 @@ static bool is_planned(const tarn__request *r)
            (r->prompt_logprobs && r->echoed < r->prompt && r->planned >= TARN__KV_PAGE);
 }
 
+/* Prompt tokens of a step beside `decoding` requests, so that a long prompt delays their next tokens by about one step:
+ * measured on an H200 with one request. A function of numbers, not of times: the same requests give the same steps. */
+static int64_t prompt_budget(const tarn_engine *e, int64_t decoding)
+{
+    int64_t beside = PROMPT_PER_DECODING * decoding / TARN__KV_PAGE * TARN__KV_PAGE;
+    beside = beside > MIN_PROMPT_TOKENS ? beside : MIN_PROMPT_TOKENS;
+    return decoding > 0 && beside < e->options.prompt_tokens ? beside : e->options.prompt_tokens;
+}
+
 /* Gives prompt tokens to running requests, a page at a time, beginning after the request that got the last ones. */
 static void plan_tokens(tarn_engine *e)
 {
-    int64_t budget = e->options.prompt_tokens;
+    int64_t decoding = 0;
     int start = 0;
     for (int i = 0; i < e->count; i++) {
         tarn__request *r = e->request[i];
         r->proposed = 0;
         r->planned = r->is_running && r->count - r->computed == 1 && plannable(r) == r->count;
+        decoding += r->planned;
         start = r->number <= e->turn ? i + 1 : start;
     }
+    int64_t budget = prompt_budget(e, decoding);
     for (bool has_given = true; has_given && budget > 0;) {
         has_given = false;
         for (int k = 0; k < e->count && budget > 0; k++) {
@@ -240,6 +255,7 @@ static int64_t next_adapter(const tarn_engine *e, const tarn__batch *b, int64_t 
 static void size_batch(const tarn_engine *e, tarn__batch *b)
 {
     b->table_pages = 1;
+    b->is_decoding = true;
     for (int i = 0; i < e->count; i++) {
         tarn__request *r = e->request[i];
         if (!is_in(e, b, r))
@@ -247,6 +263,7 @@ static void size_batch(const tarn_engine *e, tarn__batch *b)
         plan_rows(r);
         int64_t pages = tarn__engine_pages_for(r->computed + r->planned);
         int64_t rows = r->prompt_rows + (r->is_sampled ? 1 + r->proposed : 0);
+        b->is_decoding = b->is_decoding && r->planned == 1 && rows == 1 && r->is_sampled;
         b->sequences++;
         b->tokens += r->planned;
         b->rows += rows;
@@ -255,6 +272,8 @@ static void size_batch(const tarn_engine *e, tarn__batch *b)
     }
     for (int64_t adapter = next_adapter(e, b, 0); adapter < INT64_MAX; adapter = next_adapter(e, b, adapter))
         b->groups++;
+    int64_t pages = tarn__engine_graph_pages(e, b);
+    b->table_pages = pages > 0 ? pages : b->table_pages;
 }
 
 static size_t batch_bytes(const tarn__batch *b)
@@ -400,23 +419,34 @@ static tarn__page_index index_on(const tarn__batch *b, tarn_device device)
                               .positions = tarn_from_i64(b->positions, TARN_SHAPE(1, b->tokens), device)};
 }
 
+tarn_tensor *tarn__engine_forward_on(tarn_engine *e, const tarn__page_index *index, tarn_tensor *tokens,
+                                     tarn_tensor *rows, const tarn__lora_groups *adapters, bool is_long)
+{
+    const tarn__page_batch pages = {.pages = &e->pages,
+                                    .index = index,
+                                    .adapters = adapters,
+                                    .context =
+                                        e->short_context > 0 && !is_long ? e->short_context : e->options.context};
+    return tarn__engine_forward(e->model, tokens, &pages, rows, !e->options.not_invariant);
+}
+
 /* Logits [rows, vocab_size] of the batch; where none are needed those of its first row, which are not used. */
 static tarn_tensor *forward(tarn_engine *e, const tarn__batch *b)
 {
     static const int64_t first = 0;
     tarn_device device = e->info.device;
+    tarn_tensor *captured = tarn__engine_graph_run(e, b);
+    if (captured || tarn_failed())
+        return captured;
     const tarn__lora_groups adapters = {b->group, b->groups, e->adapter, e->adapters};
     tarn__page_index index[TARN_SPLIT_MAX_DEVICES];
     for (int i = 0; i < e->pages.shape.map.count; i++)
         index[i] = index_on(b, e->pages.shape.map.device[i]);
-    const tarn__page_batch pages = {.pages = &e->pages,
-                                    .index = index,
-                                    .adapters = e->adapters > 0 ? &adapters : NULL,
-                                    .context =
-                                        e->short_context > 0 && !b->is_long ? e->short_context : e->options.context};
     tarn_tensor *tokens = tarn_from_i64(b->ids, TARN_SHAPE(1, b->tokens), device),
                 *rows = tarn_from_i64(b->rows > 0 ? b->row : &first, TARN_SHAPE(b->rows > 0 ? b->rows : 1), device);
-    return tarn_failed() ? NULL : tarn__engine_forward(e->model, tokens, &pages, rows, !e->options.not_invariant);
+    return tarn_failed()
+               ? NULL
+               : tarn__engine_forward_on(e, index, tokens, rows, e->adapters > 0 ? &adapters : NULL, b->is_long);
 }
 
 bool tarn__engine_compute(tarn_engine *e, tarn__batch *b)
