@@ -213,7 +213,8 @@ _tarn()
             ;;
         decode) options+=" --model --dtype --prompt --tokens --n --kv-type --gpu-layers --prefill-chunk --runs" ;;
         serve)
-            options+=" --clients --rate --requests --seconds --prompt-tokens --new-tokens --seed --api-key-file"
+            options+=" --engine --clients --rate --requests --seconds --prompt-tokens --new-tokens --seed"
+            options+=" --api-key-file"
             options+=" --dtype --adapter --checkpoint --kv-type --context --sequences --kv-memory --swap-memory"
             options+=" --gpu-layers --prefill-chunk --queue --speculate --draft-model --draft-tokens"
             ;;

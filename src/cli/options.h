@@ -96,6 +96,7 @@ typedef struct tarn__options {
     const char *weights;       /* dtype of bench decode */
     int64_t clients, requests; /* bench serve; 0: not given */
     double rate, seconds;      /* same */
+    bool engine_alone;         /* bench serve */
 
     /* train; eval and predict */
     tarn_train_options train;

@@ -57,6 +57,23 @@ static void all_requests_of_a_closed_loop_are_done(void **state)
     assert_contains(command_output, "\"errors\": {}");
 }
 
+/* The same prompts as a server gets, without one. */
+static void an_engine_alone_takes_the_same_load(void **state)
+{
+    (void)state;
+    if (!has_command())
+        skip();
+    const char *line = command_line("bench serve %s --device cpu --engine --clients 5 --requests 23 --prompt-tokens 40 "
+                                    "--new-tokens 7 --json",
+                                    scratch("letters"));
+    expect_command(line, 0, "\"url\": \"engine\"");
+    assert_contains(command_output, "\"done\": 23, \"failed\": 0");
+    assert_contains(command_output, "\"new_tokens\": 161, \"prompt_tokens\": 920");
+    assert_contains(command_output, "\"first_token_ms\": {\"count\": 23");
+    assert_contains(command_output, "\"between_tokens_ms\": {\"count\": 138");
+    assert_contains(command_output, "\"max_open\": 5");
+}
+
 static void requests_arrive_at_the_rate(void **state)
 {
     (void)state;
@@ -234,6 +251,9 @@ static void options_that_have_no_meaning_are_refused(void **state)
     expect_command("bench serve http://127.0.0.1:1 --sequences 4 2>&1", 2, "--sequences is for a MODEL");
     expect_command("bench serve m --clients 2 --rate 3 2>&1", 2, "--clients and --rate exclude each other");
     expect_command("bench serve m --requests 2 --seconds 3 2>&1", 2, "--requests and --seconds exclude each other");
+    expect_command("bench serve m --engine --rate 3 2>&1", 2, "--engine needs --clients, not --rate");
+    expect_command("bench serve m --engine --queue 3 2>&1", 2, "--engine excludes --queue");
+    expect_command("bench serve http://127.0.0.1:1 --engine 2>&1", 2, "--engine needs a MODEL");
     expect_command("bench serve m --api-key-file k 2>&1", 2, "--api-key-file is for the server of a URL");
     expect_command("bench serve /no/such/model 2>&1", 1, "/no/such/model");
     const char *line =
@@ -245,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         in_scope(all_requests_of_a_closed_loop_are_done),
+        cmocka_unit_test(an_engine_alone_takes_the_same_load),
         cmocka_unit_test(requests_arrive_at_the_rate),
         cmocka_unit_test(a_full_server_refuses_and_the_refused_are_not_done),
         cmocka_unit_test(a_broken_answer_is_never_done),

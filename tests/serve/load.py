@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """`tarn serve` under load and abuse: idle connections, many streams, requests of `tarn bench serve` with flat memory,
 slow readers, cut and half-open connections, killed clients, wrong bodies. After each part the server is healthy and no
-sequence is left. On stories260K where TARN_TEST_DATA has it, else on a random model. TARN_COMMAND names the command;
-TARN_TEST_LONG=1: 10,000 connections, 1,000 streams, 256 requests at a time for 60 seconds. Exit status 77: there is no
-server."""
+sequence is left. On stories260K where TARN_TEST_DATA has it, else on a random model. TARN_COMMAND names the command,
+TARN_TEST_DEVICE the device (cpu); TARN_TEST_LONG=1: 10,000 connections, 1,000 streams, 256 requests at a time for
+TARN_TEST_SECONDS (60). Exit status 77: there is no server."""
 import json
 import os
 import random
@@ -22,6 +22,8 @@ import stories_model
 LONG = bool(os.environ.get("TARN_TEST_LONG"))
 TARN = os.environ.get("TARN_COMMAND", "tarn")
 IDLE, STREAMS, ACTIVE, SECONDS = (10000, 1000, 256, 60) if LONG else (300, 40, 16, 1)
+SECONDS = int(os.environ.get("TARN_TEST_SECONDS", SECONDS))
+DEVICE = os.environ.get("TARN_TEST_DEVICE", "cpu")
 failures = 0
 
 
@@ -34,7 +36,7 @@ def check(holds, what):
 
 class Server:
     def __init__(self, folder):
-        self.process = subprocess.Popen([TARN, "serve", folder, "--port", "0", "--device", "cpu", "--sequences", "64",
+        self.process = subprocess.Popen([TARN, "serve", folder, "--port", "0", "--device", DEVICE, "--sequences", "64",
                                          "--queue", str(STREAMS + ACTIVE)], stdout=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
         if not line:

@@ -2,8 +2,10 @@
  * between tokens.
  *
  * With a model it starts `tarn serve` as a child on a free port and ends it afterwards: the server is the real one, in
- * a process of its own, and the generator's work is not in its loop. */
+ * a process of its own, and the generator's work is not in its loop. With --engine there is no server: the requests go
+ * to an engine in this process. */
 #include "cli/bench/load.h"
+#include "cli/lm/lm_common.h"
 #include "tarn_features.h"
 
 #if TARN__HAVE_EVENT && TARN__HAVE_JANSSON
@@ -68,6 +70,23 @@ static int server_options(const tarn__options *o, const char **found, int max)
     return count;
 }
 
+/* What a server has and its engine alone does not. */
+static int check_engine_options(const tarn__options *o)
+{
+    static const char *const missing[] = {"--queue", "--speculate", "--draft-model", "--draft-tokens"};
+    const char *given[ARGUMENTS_MAX];
+    int count = server_options(o, given, ARGUMENTS_MAX);
+    if (is_url(o->words[0]))
+        return misuse("--engine needs a MODEL, not the URL %s", tarn__escaped(o->words[0]));
+    if (o->rate > 0)
+        return misuse("--engine needs --clients, not --rate%s", "");
+    for (int i = 0; i < count; i++)
+        for (size_t k = 0; k < sizeof(missing) / sizeof(missing[0]); k++)
+            if (strncmp(given[i], missing[k], strlen(missing[k])) == 0)
+                return misuse("--engine excludes %s", missing[k]);
+    return TARN__DONE;
+}
+
 static int check_options(const tarn__options *o)
 {
     const char *given[ARGUMENTS_MAX];
@@ -82,7 +101,7 @@ static int check_options(const tarn__options *o)
         return misuse("--clients and --rate exclude each other%s", "");
     if (o->requests && o->seconds > 0)
         return misuse("--requests and --seconds exclude each other%s", "");
-    return TARN__DONE;
+    return o->engine_alone ? check_engine_options(o) : TARN__DONE;
 }
 
 /* ---- the server of a model --------------------------------------------------------------------------------------- */
@@ -227,40 +246,98 @@ static void raise_file_limit(void)
     }
 }
 
-static int run_load(const tarn__options *o, const char *url, const char *key)
+static tarn__load_options load_options(const tarn__options *o)
 {
-    tarn__load_model model;
-    char error[512];
     bool by_time = !o->requests;
-    tarn__load_options load = {.server = {.key = key},
-                               .clients = o->clients    ? o->clients
-                                          : o->rate > 0 ? 0
-                                                        : DEFAULT_CLIENTS,
-                               .rate = o->rate,
-                               .requests = o->requests,
-                               .seconds = by_time && o->seconds <= 0 ? DEFAULT_SECONDS : o->seconds,
-                               .prompt_tokens = o->prompt_tokens,
-                               .new_tokens = o->max_tokens,
-                               .seed = (uint64_t)o->seed};
-    if (!tarn__load_server_open(&load.server, url, error, sizeof(error)) ||
-        !tarn__load_server_query(&load.server, &model, error, sizeof(error)))
-        return fail(error);
-    if (load.prompt_tokens + load.new_tokens > model.context) {
-        snprintf(error, sizeof(error), "--prompt-tokens %lld and --new-tokens %lld exceed the server's context of %lld",
-                 (long long)load.prompt_tokens, (long long)load.new_tokens, (long long)model.context);
+    return (tarn__load_options){.clients = o->clients    ? o->clients
+                                           : o->rate > 0 ? 0
+                                                         : DEFAULT_CLIENTS,
+                                .rate = o->rate,
+                                .requests = o->requests,
+                                .seconds = by_time && o->seconds <= 0 ? DEFAULT_SECONDS : o->seconds,
+                                .prompt_tokens = o->prompt_tokens,
+                                .new_tokens = o->max_tokens,
+                                .seed = (uint64_t)o->seed};
+}
+
+/* Runs the load on an engine, or else on a server, and prints the result. `target` is the heading's first word. */
+static int run_load(const tarn__options *o, const char *target, const tarn__load_model *model,
+                    const tarn__load_options *load, tarn_engine *engine)
+{
+    char error[512];
+    if (load->prompt_tokens + load->new_tokens > model->context) {
+        snprintf(error, sizeof(error), "--prompt-tokens %lld and --new-tokens %lld exceed the %s's context of %lld",
+                 (long long)load->prompt_tokens, (long long)load->new_tokens, engine ? "engine" : "server",
+                 (long long)model->context);
         return fail(error);
     }
-    load.vocab_size = model.vocab_size;
     /* large: it has three histograms */
     tarn__load_result *result = calloc(1, sizeof(*result));
-    if (!result || !tarn__load_run(&load, result, error, sizeof(error))) {
+    bool good = result && (engine ? tarn__load_run_engine(engine, load, result, error, sizeof(error))
+                                  : tarn__load_run(load, result, error, sizeof(error)));
+    if (!good) {
+        int status = fail(result ? error : "out of memory");
         free(result);
-        return fail("out of memory");
+        return status;
     }
-    (o->json ? print_json : print_table)(url, &model, &load, result);
+    (o->json ? print_json : print_table)(target, model, load, result);
     int64_t done = result->done;
     free(result);
     return done ? TARN__DONE : fail("no request was completed");
+}
+
+static int load_server(const tarn__options *o, const char *url, const char *key)
+{
+    tarn__load_model model;
+    char error[512];
+    tarn__load_options load = load_options(o);
+    load.server.key = key;
+    if (!tarn__load_server_open(&load.server, url, error, sizeof(error)) ||
+        !tarn__load_server_query(&load.server, &model, error, sizeof(error)))
+        return fail(error);
+    load.vocab_size = model.vocab_size;
+    return run_load(o, url, &model, &load, NULL);
+}
+
+/* With the tokenizer, as in a server: text is part of an engine's work. */
+static int load_engine(const tarn__options *o)
+{
+    tarn_run_weights weights;
+    tarn_model_info info;
+    tarn__load_model model = {.context = 0};
+    tarn__load_options load = load_options(o);
+    tarn_engine_options options = {
+        .sequences = o->sequences, .prompt_tokens = o->prefill_chunk, .swap_bytes = o->swap_memory << 20};
+    int status = tarn__lm_options("bench serve", o, &options.kv_type);
+    if (status == TARN__DONE)
+        status = tarn__checkpoint_use("bench serve", o, &weights);
+    if (status != TARN__DONE)
+        return status;
+    const tarn_model_split_options cache = {.context = o->context ? o->context : TARN__ENGINE_CONTEXT,
+                                            .sequences = o->sequences,
+                                            .kv_type = options.kv_type,
+                                            .kv_tokens = TARN__ENGINE_KV_TOKENS,
+                                            .kv_bytes = o->kv_memory << 20};
+    tarn_module *module = tarn__lm_model(o, &weights, &cache);
+    tarn_tokenizer *tokenizer = module ? tarn__lm_tokenizer(o) : NULL;
+    tarn_engine *engine = NULL;
+    if (tokenizer && tarn_model_query(module, &info)) {
+        tarn__lm_size_engine(o, &info, &options);
+        options.tokenizer = tokenizer;
+        engine = tarn_engine_new(module, &options);
+    }
+    if (engine) {
+        snprintf(model.name, sizeof(model.name), "%s", o->words[0]);
+        model.context = options.context;
+        model.vocab_size = load.vocab_size = info.vocab_size;
+        status = run_load(o, "engine", &model, &load, engine);
+    } else {
+        status = tarn__print_error("bench serve");
+    }
+    tarn_engine_free(engine);
+    tarn_tokenizer_free(tokenizer);
+    tarn_module_free(module);
+    return status;
 }
 
 int tarn__bench_serve(const tarn__options *o)
@@ -275,11 +352,13 @@ int tarn__bench_serve(const tarn__options *o)
         return TARN__FAILED;
     }
     raise_file_limit();
-    if (is_url(o->words[0])) {
-        status = run_load(o, o->words[0], keys.count ? keys.keys[0] : NULL);
+    if (o->engine_alone) {
+        status = load_engine(o);
+    } else if (is_url(o->words[0])) {
+        status = load_server(o, o->words[0], keys.count ? keys.keys[0] : NULL);
     } else {
         pid_t child = start_server(o, url, sizeof(url));
-        status = child > 0 ? run_load(o, url, NULL) : TARN__FAILED;
+        status = child > 0 ? load_server(o, url, NULL) : TARN__FAILED;
         if (child > 0 && !stop_server(child))
             status = fail("the server did not end well");
     }

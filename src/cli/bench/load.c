@@ -53,6 +53,7 @@ struct load {
     struct event *arrival; /* of the next request, by rate */
     client *clients;
     tarn__input body;
+    int32_t *prompt; /* of the request that is being sent */
     double began, next_arrival;
     int64_t started, open;
     uint64_t random;
@@ -89,18 +90,23 @@ static bool has_more(const load *l)
     return !l->is_out_of_memory && (o->requests ? l->started < o->requests : now() - l->began < o->seconds);
 }
 
-/* The body of request `number`: its prompt follows from the seed, and no two are alike. Tokens at random, so that no
- * prefix is in the server's cache; greedy and without EOS, so that every answer has the same length. */
+void tarn__load_prompt(const tarn__load_options *options, int64_t number, int32_t *tokens)
+{
+    uint64_t state = options->seed * 0x9e3779b97f4a7c15u + (uint64_t)number;
+    for (int64_t i = 0; i < options->prompt_tokens; i++)
+        tokens[i] = (int32_t)(mix(&state) % (uint64_t)options->vocab_size);
+}
+
+/* The body of request `number`: greedy and without EOS, so that every answer has the same length. */
 static bool make_body(load *l, int64_t number)
 {
     const tarn__load_options *o = l->options;
     char text[160];
-    uint64_t state = o->seed * 0x9e3779b97f4a7c15u + (uint64_t)number;
+    tarn__load_prompt(o, number, l->prompt);
     l->body.length = 0;
     bool good = tarn__input_add(&l->body, "{\"prompt\":[", 11);
     for (int64_t i = 0; good && i < o->prompt_tokens; i++) {
-        int length = snprintf(text, sizeof(text), "%s%llu", i ? "," : "",
-                              (unsigned long long)(mix(&state) % (uint64_t)o->vocab_size));
+        int length = snprintf(text, sizeof(text), "%s%d", i ? "," : "", (int)l->prompt[i]);
         good = tarn__input_add(&l->body, text, (size_t)length);
     }
     int length = snprintf(text, sizeof(text),
@@ -378,7 +384,8 @@ bool tarn__load_run(const tarn__load_options *options, tarn__load_result *result
     load l = {.options = options, .result = result, .random = options->seed};
     *result = (tarn__load_result){0};
     void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* a server that closes is an error of its request */
-    bool good = begin(&l);
+    l.prompt = calloc((size_t)options->prompt_tokens, sizeof(*l.prompt));
+    bool good = l.prompt && begin(&l);
     if (good)
         event_base_dispatch(l.base);
     signal(SIGPIPE, before);
@@ -390,6 +397,7 @@ bool tarn__load_run(const tarn__load_options *options, tarn__load_result *result
     if (l.base)
         event_base_free(l.base);
     free(l.body.text);
+    free(l.prompt);
     if (!good)
         snprintf(error, error_size, "out of memory");
     return good;

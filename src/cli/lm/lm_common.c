@@ -16,6 +16,7 @@
 #include "cli/cli.h"
 
 #define MAX_PROMPT_BYTES (64 << 20) /* a device or a pipe may have no end */
+#define PAGE_TOKENS 64
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
@@ -42,6 +43,17 @@ int64_t tarn__lm_token_bytes(const tarn_model_info *info, tarn_kv_type kv_type)
     return values * (kv_type == TARN_KV_F32                              ? 4
                      : kv_type == TARN_KV_BF16 || kv_type == TARN_KV_F16 ? 2
                                                                          : (int64_t)tarn_dtype_size(info->dtype));
+}
+
+/* Pages of PAGE_TOKENS are what an engine hands out, so a context is counted in whole ones. */
+void tarn__lm_size_engine(const tarn__options *o, const tarn_model_info *info, tarn_engine_options *engine)
+{
+    engine->context = o->context                             ? o->context
+                      : info->context < TARN__ENGINE_CONTEXT ? info->context
+                                                             : TARN__ENGINE_CONTEXT;
+    int64_t one = (engine->context + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS, all = one * engine->sequences;
+    int64_t tokens = all < TARN__ENGINE_KV_TOKENS ? all : one > TARN__ENGINE_KV_TOKENS ? one : TARN__ENGINE_KV_TOKENS;
+    engine->kv_bytes = o->kv_memory ? o->kv_memory << 20 : tokens * tarn__lm_token_bytes(info, engine->kv_type);
 }
 
 tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *o)

@@ -21,10 +21,6 @@
 
 #include "serve/api/api.h"
 
-#define DEFAULT_CONTEXT 8192    /* tokens, for models with more */
-#define DEFAULT_KV_TOKENS 65536 /* of all sequences, where --sequences contexts are more */
-#define PAGE_TOKENS 64
-
 /* Of the engine's thread while a model is loaded. The arrays have an element per model. */
 typedef struct serving {
     const tarn__options *options;
@@ -40,17 +36,6 @@ typedef struct serving {
 } serving;
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
-
-/* Context, and a KV cache for all sequences at full length, or for 65,536 tokens; one context always fits. Pages of
- * PAGE_TOKENS are what the engine hands out, so a context is counted in whole ones. */
-static void size_cache(const serving *s, const tarn_model_info *info, tarn_engine_options *engine)
-{
-    const tarn__options *o = s->options;
-    engine->context = o->context ? o->context : info->context < DEFAULT_CONTEXT ? info->context : DEFAULT_CONTEXT;
-    int64_t one = (engine->context + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS, all = one * engine->sequences;
-    int64_t tokens = all < DEFAULT_KV_TOKENS ? all : one > DEFAULT_KV_TOKENS ? one : DEFAULT_KV_TOKENS;
-    engine->kv_bytes = o->kv_memory ? o->kv_memory << 20 : tokens * tarn__lm_token_bytes(info, s->kv_type);
-}
 
 /* The options with one of the models alone. */
 static tarn__options options_of(const tarn__options *options, int index)
@@ -82,17 +67,17 @@ static bool load(int index, tarn_module **model, tarn_tokenizer **tokenizer, tar
     serving *s = ctx;
     const tarn__options o = options_of(s->options, index);
     tarn_model_info info;
-    const tarn_model_split_options cache = {.context = o.context ? o.context : DEFAULT_CONTEXT,
+    const tarn_model_split_options cache = {.context = o.context ? o.context : TARN__ENGINE_CONTEXT,
                                             .sequences = o.sequences,
                                             .kv_type = s->kv_type,
-                                            .kv_tokens = DEFAULT_KV_TOKENS,
+                                            .kv_tokens = TARN__ENGINE_KV_TOKENS,
                                             .kv_bytes = o.kv_memory << 20};
     *model = tarn__lm_model(&o, &s->weights[index], &cache);
     *tokenizer = *model ? tarn__lm_tokenizer(&o) : NULL;
     bool good = *tokenizer && (!o.template_name || tarn_tokenizer_set_chat(*tokenizer, o.template_name)) &&
                 tarn_model_query(*model, &info) && open_draft(s, engine);
     if (good)
-        size_cache(s, &info, engine);
+        tarn__lm_size_engine(&o, &info, engine);
     else
         tarn__user_error("serve", error, error_size);
     return good;
