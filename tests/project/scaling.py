@@ -49,11 +49,11 @@ def check_copy():
             shutil.copy(SOURCE / part, root / part)
         page = root / "docs/internals/scaling.md"
         whole = page.read_text()
-        page.write_text(whole.replace("| 609,694 |", "| 609,695 |"))
+        page.write_text(whole.replace("| 623,868 |", "| 623,869 |"))
         expect(page.read_text() != whole and run(root, "--check").returncode == 1, "a changed cell is not found")
         expect(run(root).returncode == 0 and page.read_text() == whole, "the tables are not filled")
         results = root / "bench/results/2026-11-19-h200-cuda-train.tsv"
-        results.write_text(results.read_text().replace("609694", "700000"))
+        results.write_text(results.read_text().replace("623868", "700000"))
         expect(run(root, "--check").returncode == 1, "a changed measurement is not found")
         page.write_text(whole.replace("scaling: weak", "scaling: week"))
         expect("unknown table 'week'" in run(root, "--check").stderr, "an unknown table is not found")
