@@ -2,6 +2,7 @@
 """The tree stays readable: sizes of files and folders, names, lines.
 
 - A folder of src/ has at most 24 files, a source file at most 600 lines (a generated table may have more).
+- Few sources are short: of the .c files in src/ at most one in twenty has fewer than 60 lines, without stubs (_none.c).
 - Base names are unique within a backend: traces and debuggers show them without their folder.
 - Headers (.h, .cuh) have a guard named after the file: TARN__NAME_H, or TARN__FOLDER_NAME_H with the layer or the
   backend; a file that is included several times is .inc or .def.
@@ -24,6 +25,7 @@ SOURCES = (".c", ".h", ".cu", ".cuh", ".cl", ".inc", ".def", ".cpp")
 GENERATED = {"src/text/tokenizer/nfc_table.inc", "src/text/tokenizer/nfkd_table.inc", "docs/reference/api.md",
              "python/tarn/_c.py"}
 MAX_FILES, MAX_LINES, COLUMNS = 24, 600, 120
+SHORT_LINES, MAX_SHORT = 60, 0.05
 
 
 def folder_problems(files):
@@ -33,6 +35,14 @@ def folder_problems(files):
     for (backend, name), n in names.items():
         if n > 1 and name != "CMakeLists.txt":
             yield f"src/backends/{backend}: {n} files are named {name}"
+
+
+def short_problems(files):
+    sources = [path for path in files if path.startswith("src/") and path.endswith(".c")]
+    short = [path for path in sources if not path.endswith("_none.c") and
+             (ROOT / path).read_text(encoding="utf-8").count("\n") < SHORT_LINES]
+    if len(short) > MAX_SHORT * len(sources):
+        yield f"{len(short)} of {len(sources)} sources have fewer than {SHORT_LINES} lines: {', '.join(short)}"
 
 
 def guards_of(path):
@@ -88,7 +98,7 @@ def main():
     if files is None:
         print("not a git checkout: there is no list of files")
         return 77
-    problems = list(folder_problems(files))
+    problems = list(folder_problems(files)) + list(short_problems(files))
     skipped = GENERATED
     read = [path for path in files if (path.endswith(SOURCES + PROSE) or is_script(path)) and path not in skipped]
     for path in read:
