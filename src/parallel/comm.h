@@ -23,8 +23,8 @@ typedef struct tarn__comm_failure {
 typedef struct tarn__comm_row {
     const char *name;
     /* Runs all messages and waits for them, at most `seconds` (0: no limit) for each peer. False with `failure`. Tells
-     * the others whom it waits for when tarn__comm_tell_is_due(), calls tarn__comm_notice() with the culprit of the
-     * wait when tarn__comm_notice_is_due(), and fails without a failure once comm->is_cancelled. */
+     * the other ranks which peer it waits for when tarn__comm_tell_is_due(), calls tarn__comm_notice() with the culprit
+     * of the wait when tarn__comm_notice_is_due(), and fails without a failure once comm->is_cancelled. */
     bool (*exchange)(tarn_comm *comm, const tarn__message *messages, int count, double seconds,
                      tarn__comm_failure *failure);
     /* False with `failure` if a rank has aborted. Does not wait. */
@@ -81,15 +81,15 @@ const char *tarn__comm_step(const tarn_comm *comm, char *text, size_t size);
 #define TARN__COMM_HURRY 0.25 /* seconds of a wait until its notice, once the user wants the run to stop */
 #define TARN__COMM_SLOW 0.25  /* fraction of the time limit of a wait until its notice */
 
-#define TARN__COMM_PAUSE 0.1 /* seconds that a round of a wait counts at most: this process may have been stopped */
+#define TARN__COMM_PAUSE 0.1 /* max seconds counted per round of a wait: this process may have been stopped */
 
 /* A wait of an exchange. */
 typedef struct tarn__comm_wait {
     double last, waited; /* seconds: the clock at the last round; sum of rounds without progress */
-    int told;            /* the peer that the others have been told of; -1: none */
+    int told;            /* the peer that the other ranks know of; -1: none */
 } tarn__comm_wait;
 
-/* Adds a round to a wait. A rank that was stopped, or had no core, does not take that for silence of the others. */
+/* Adds a round to a wait. Time in which this rank was stopped, or had no core, does not count as silence of others. */
 static inline double tarn__comm_waited(tarn__comm_wait *wait, double now)
 {
     double round = now - wait->last;
@@ -104,15 +104,15 @@ static inline double tarn__comm_notice_time(const tarn_comm *comm)
     return atomic_load(&comm->is_hurried) && TARN__COMM_HURRY < slow ? TARN__COMM_HURRY : slow;
 }
 
-/* True when the others are to know whom this rank waits for: before any of them names a rank. */
+/* True when the other ranks must be told which peer this rank waits for: before any of them names a culprit. */
 static inline bool tarn__comm_tell_is_due(const tarn_comm *comm, const tarn__comm_wait *wait, int peer)
 {
     double slow = comm->timeout > 0 ? TARN__COMM_SLOW * comm->timeout : TARN__COMM_HURRY;
     return wait->told != peer && wait->waited > 0.5 * (TARN__COMM_HURRY < slow ? TARN__COMM_HURRY : slow);
 }
 
-/* The rank that a wait for `peer` is due to: the end of the chain of ranks that wait for one another. `waits_for` has
- * whom each rank waits for, -1: nobody. `peer` itself where the chain comes back. */
+/* The rank that causes a wait for `peer`: the end of the chain of ranks that wait for one another; `peer` itself if the
+ * chain is a cycle. waits_for: the peer that each rank waits for; -1: none. */
 static inline int tarn__comm_culprit(const tarn_comm *comm, const int *waits_for, int peer)
 {
     int at = peer;

@@ -1,8 +1,8 @@
 /* sockets.c: the communicator between processes of one machine, connected by pairs of local sockets.
  *
- * Every pair of ranks has two: a stream for data, and one of records for what a rank says about itself: an abort, whom
- * it waits for, or that it leaves. A record is sent whole or not at all, so that an abort is heard in the middle of any
- * message. A rank that ends without a word closes its sockets: the others know at once. */
+ * Every pair of ranks has two pairs of sockets: a stream for data, and one for control records: a rank has aborted,
+ * waits for a peer, or leaves. A record is sent whole or not at all, so that an abort arrives in the middle of any
+ * message. When a rank ends without a record, its sockets close, and the others know at once. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -17,14 +17,14 @@
 #include "parallel/comm.h"
 
 enum { MAX_RANKS = 1024, WAIT = 50 /* milliseconds */ };
-/* Bytes of unread records from which on waits are not told: an abort and a leave find space behind them. */
+/* Max bytes of unread records before a wait is sent, so that an abort and a leave still have space. */
 enum { MAX_UNREAD = 32 << 10 };
 #define LATE_TIME 0.5 /* seconds that messages sent before an abort may come after it */
 
 typedef enum record_kind { RECORD_ABORT = 1, RECORD_LEAVE, RECORD_WAIT } record_kind;
 
 typedef struct record {
-    int32_t kind, rank; /* of an abort: the rank that has failed; of a wait: whom it is for, -1: it has ended */
+    int32_t kind, rank; /* of an abort: the rank that failed; of a wait: the peer, or -1: the wait has ended */
     char text[TARN__COMM_TEXT];
 } record;
 
@@ -33,13 +33,13 @@ typedef struct peer {
     bool has_ended;    /* its sockets are closed */
     bool has_aborted;  /* and told so */
     bool has_left;
-    bool is_told; /* the last record to it is of a wait that has not ended */
+    bool is_told; /* the last record sent to it is a wait that has not ended */
 } peer;
 
 typedef struct group {
     peer *peer; /* [size] */
     struct pollfd *wait;
-    int *waits_for; /* [size] -1: nobody */
+    int *waits_for; /* [size] the peer that a rank waits for; -1: none */
     bool is_aborted;
     tarn__comm_failure failure;
 } group;
@@ -89,8 +89,8 @@ static void tell(const group *g, int rank, record_kind kind, int about, const ch
         return; /* it has ended: the next read of its sockets says so */
 }
 
-/* Tells the others whom this rank waits for; -1: nobody any more. Records are read where a rank waits itself: one that
- * does not is told only as long as few are unread. */
+/* Tells the other ranks which peer this rank waits for; -1: none any more. A rank reads records only while it waits
+ * itself: others are sent waits only as long as few records are unread. */
 static void tell_wait(const tarn_comm *comm, int waits_for)
 {
     group *g = comm->state;
@@ -261,7 +261,7 @@ static bool exchange(tarn_comm *comm, const tarn__message *messages, int count, 
     memset(p, 0, bytes);
     tarn__comm_wait wait = {.last = tarn__platform_seconds(), .told = -1};
     bool good = run(comm, messages, p, count, seconds, &wait, failure);
-    hear_all(comm); /* a rank that never waits reads what it is told, too */
+    hear_all(comm); /* a rank that never waits reads its records here */
     if (good && wait.told >= 0)
         tell_wait(comm, -1);
     tarn__release(p, bytes);

@@ -366,7 +366,7 @@ static void a_rank_that_is_missing_at_a_barrier_is_named(void **state)
     }
 }
 
-/* Rank 0 waits for 1, which waits for 2, and so on; the last one is elsewhere. */
+/* Rank 0 waits for 1, which waits for 2, and so on; the last one does something else. */
 static bool wait_in_a_chain(tarn_comm *comm, void *ctx)
 {
     int value = 0, rank = tarn_comm_rank(comm);
@@ -381,7 +381,7 @@ static bool wait_in_a_chain(tarn_comm *comm, void *ctx)
     return good;
 }
 
-/* A rank that waits itself is not taken for the one that does not answer. */
+/* A rank that waits itself is not named as the one that does not answer. */
 static void the_last_rank_of_a_chain_of_waits_is_named(void **state)
 {
     (void)state;
@@ -557,7 +557,7 @@ static void a_rank_that_ends_is_named_at_once(void **state)
 /* Rank 0 leaves: rank 1, which waits for it in vain, reports. Rank 2 leaves that to rank 1. */
 enum { WAITS = 20 };
 
-/* Rank 0 waits for each message so long that it tells; rank 1 only sends, then looks. */
+/* Rank 0 waits for each message long enough to tell; rank 1 only sends, and reads records at the end. */
 static bool leave_after_waits(tarn_comm *comm, void *ctx)
 {
     (void)ctx;
@@ -572,13 +572,13 @@ static bool leave_after_waits(tarn_comm *comm, void *ctx)
     return good;
 }
 
-/* Records of waits that nobody reads leave space for the one that says that a rank leaves. */
+/* Unread records of waits leave space for the record of a rank that leaves. */
 static void a_rank_may_leave_after_many_waits(void **state)
 {
     (void)state;
     tarn_comm *comms[2];
     rank_run ranks[2];
-    int space = 40000; /* the kernel takes twice as many bytes: fewer records than waits */
+    int space = 40000; /* the system doubles it; still fewer records than waits */
     has_sockets = true;
     int sockets[2][2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets[0]), 0);
@@ -620,7 +620,7 @@ static bool abort_late(tarn_comm *comm, void *ctx)
     return good;
 }
 
-/* A message that comes after an abort does not put it off by the time of the wait before. */
+/* A message that arrives after an abort does not delay its report by the time of the wait before. */
 static void an_abort_is_reported_soon_though_messages_come(void **state)
 {
     (void)state;

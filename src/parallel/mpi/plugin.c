@@ -16,7 +16,6 @@
 
 /* SPINS: tests of a wait before its first pause. */
 enum { DATA_TAG = 1, ABORT_TAG = 2, WAIT_TAG = 3, SPINS = 2000 };
-#define TOLD 64 /* messages of WAIT_TAG whose memory is kept */
 #define CHUNK ((size_t)1 << 30)
 #define LATE_TIME 0.5     /* seconds that messages sent before an abort may come after it */
 #define ANSWER_TIME 5.0   /* seconds that an abort waits for rank 0 */
@@ -29,7 +28,8 @@ static bool is_aborted;                       /* an abort has come */
 static tarn__comm_failure abort_failure;      /* what it says */
 static bool has_answered;                     /* rank 0 has sent an abort: it knows of the failure */
 static char abort_text[TARN__COMM_TEXT + 16]; /* stays valid while it is being sent */
-static int *waits_for;                        /* [size] the peer that a rank has told it waits for; -1: none */
+static int *waits_for;                        /* [size] the peer that a rank waits for, as it has told; -1: none */
+static int *numbers;                          /* [1 + size] -1, 0, 1, …: never change while they are being sent */
 
 static double seconds_now(void)
 {
@@ -97,20 +97,17 @@ static bool abort_job(tarn_comm *comm, const char *text)
 
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 
-/* Tells all others whom this rank waits for; -1: nobody any more. */
+/* Tells the other ranks which peer this rank waits for; -1: none any more. */
 static void tell_wait(const tarn_comm *comm, int peer)
 {
-    static int told[TOLD], turn; /* stay valid while they are being sent */
-    int *text = &told[turn++ % TOLD];
-    *text = peer;
     for (int i = 0; i < comm->size; i++) {
         MPI_Request request;
-        if (i != comm->rank && MPI_Isend(text, 1, MPI_INT, i, WAIT_TAG, world, &request) == MPI_SUCCESS)
+        if (i != comm->rank && MPI_Isend(&numbers[1 + peer], 1, MPI_INT, i, WAIT_TAG, world, &request) == MPI_SUCCESS)
             MPI_Request_free(&request);
     }
 }
 
-/* Receives what the others have told. */
+/* Receives which peers the other ranks wait for. */
 static void receive_waits(void)
 {
     int has_arrived = 0;
@@ -234,7 +231,7 @@ static bool exchange(tarn_comm *comm, const tarn__message *messages, int count, 
     int started = requests && owner ? start(messages, count, requests, owner) : -1;
     tarn__comm_wait wait = {.last = seconds_now(), .told = -1};
     bool good = started >= 0 && wait_all(comm, messages, requests, owner, started, seconds, &wait, failure);
-    receive_waits(); /* a rank that never waits takes what it is told, too */
+    receive_waits(); /* a rank that never waits receives these here */
     if (good && wait.told >= 0)
         tell_wait(comm, -1);
     if (started < 0)
@@ -265,10 +262,11 @@ static void end(tarn_comm *comm)
     }
     receive_waits();
     free(waits_for);
-    waits_for = NULL;
     MPI_Comm_free(&world);
     if (is_ours)
-        MPI_Finalize();
+        MPI_Finalize(); /* completes sends */
+    free(numbers);
+    waits_for = numbers = NULL;
 }
 
 static const tarn__comm_row row = {"mpi", exchange, poll, abort_job, end};
@@ -316,10 +314,13 @@ const tarn__comm_row *tarn_mpi_entry(const tarn__mpi_host *given, tarn__mpi_job 
     MPI_Comm_rank(world, &job->rank);
     MPI_Comm_size(world, &job->size);
     waits_for = malloc(sizeof(*waits_for) * (size_t)job->size);
-    if (!waits_for) {
+    numbers = malloc(sizeof(*numbers) * (size_t)(1 + job->size));
+    if (!waits_for || !numbers) {
         snprintf(why, why_size, "out of memory");
         return NULL;
     }
+    for (int i = 0; i <= job->size; i++)
+        numbers[i] = i - 1;
     for (int i = 0; i < job->size; i++)
         waits_for[i] = -1;
     job->is_single_threaded = provided < MPI_THREAD_SERIALIZED;
