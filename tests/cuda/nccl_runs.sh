@@ -84,8 +84,8 @@ check "3 ranks of 4 virtual ones are refused" grep -aq 'start 1, 2 or 4' three.l
 TARN_NCCL=off train host 2 40
 train eager1 1 40 --capture off
 train eager 2 40 --capture off
-check "a captured run is as an eager one" same run1 eager1
-check "captured ranks are as eager ones" same run2 eager
+check "a captured run equals an eager one" same run1 eager1
+check "captured ranks equal eager ones" same run2 eager
 train captured 2 40 --capture on
 check "every step can be captured" same run2 captured
 check "sums through host memory are the same" same run1 host

@@ -122,8 +122,8 @@ static void lengths_and_dropout_match_the_cpu(void **state)
     }
 }
 
-/* Forward and backward: all keys of a small model and few, rows before the first key, tiles that are not full, grouped
- * heads, head_dim that does not fill the kernel. */
+/* Forward and backward: all keys of a small model and few keys, rows before the first key, partial tiles, grouped
+ * heads, a head_dim that does not fill the kernel. */
 static void few_keys_match_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -236,7 +236,7 @@ static void document_starts_with_lengths_and_dropout_match_the_cpu(void **state)
     }
 }
 
-/* In kernels that take both: neither cuDNN, which is not used with dropout, nor wgmma. */
+/* In kernels that support both: neither cuDNN, which is not used with dropout, nor wgmma. */
 static void document_starts_of_0_change_no_bit(void **state)
 {
     NEEDS_GPU();
@@ -357,7 +357,7 @@ static void drops_as_the_cpu_does(int64_t keys)
     free(found);
 }
 
-/* As many keys as head_dim: of the kernels for up to 64, and of those for more. */
+/* As many keys as head_dim, with the kernels for a head_dim of up to 64 and with those for more. */
 static void dropout_masks_match_the_cpu(void **state)
 {
     NEEDS_GPU();

@@ -42,7 +42,7 @@ static void draw(sizes s, tarn_dtype dtype, tarn_tensor **here)
         here[i] = good(tarn_normal(shape[i != Q], 0, 1, dtype, CPU));
 }
 
-/* Gradients of those operands whose bit is set in `wanted`. The same numbers are dropped on every device. */
+/* Gradients of those operands whose bit is set in `wanted`. The same elements are dropped on every device. */
 static void attend(tarn_tensor *const *in, tarn_tensor *g, bool causal, double dropout, int wanted, tarn_tensor **grad)
 {
     tarn_tensor *leaf[OPERANDS];
@@ -106,8 +106,8 @@ static void both_paths_match_the_cpu(void **state)
                     agrees_with_the_cpu(all[i], dtypes[d], causal, 0, 7, tolerance[d]);
 }
 
-/* Masks of one and of many blocks of 64 rows and 64 keys, that are not full, of grouped heads, of rows that see no key;
- * the most keys whose dropout wgmma kernels do, and one more; head_dim beyond theirs. */
+/* Masks of one block of 64 rows and 64 keys and of many, of partial blocks, of grouped heads, of rows that see no key;
+ * the max number of keys with dropout in wgmma kernels, and one more; a head_dim above theirs. */
 static void dropout_matches_the_cpu(void **state)
 {
     NEEDS_GPU();

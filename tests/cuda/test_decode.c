@@ -19,7 +19,7 @@ enum { FLOATS = 3, WEIGHTS = 15 };
 
 /* ---- GEMV -------------------------------------------------------------------------------------------------------- */
 
-/* Many rows of formats that take long to quantize to are DISTINCT ones again and again. */
+/* Formats that take long to quantize to repeat DISTINCT rows. */
 enum { DISTINCT = 509, MAX_ROWS = 15002 };
 
 static tarn_tensor *weight_of(tarn_dtype dtype, int64_t out, int64_t in)

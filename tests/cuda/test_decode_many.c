@@ -1,6 +1,6 @@
 /* test_decode_many.c: a decode step of dozens of sequences on a CUDA device: attention against the CPU, in shapes of
- * every kernel, bitwise identical alone and among others; captured and eager steps of a model. Skipped without a
- * device. */
+ * every kernel; sequences bitwise identical alone and among others; captured and eager steps of a model. Skipped
+ * without a device. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +75,7 @@ static void sequences_attend(const past *p, const tarn_rope_options *rope)
         tarn__kv_cache_close(&cache[i]);
 }
 
-/* Groups of one to eight queries; one tile of keys, parts of one, one split and several. */
+/* Groups of one to eight queries; one tile of keys, partial tiles, one split and several. */
 static void sequences_attend_to_the_cache(void **state)
 {
     NEEDS_GPU();
@@ -101,7 +101,7 @@ static void sequences_attend_to_the_cache(void **state)
     }
 }
 
-/* Bitwise identical alone and among others, whose lengths differ. */
+/* A sequence is bitwise identical alone and among others of different lengths. */
 static void sequences_do_not_depend_on_others(void **state)
 {
     NEEDS_GPU();
@@ -145,7 +145,7 @@ static void decode(tarn_module *model, tarn_device device, bool no_capture, tarn
     tarn_decoder_free(decoder);
 }
 
-/* As on the CPU, and captured steps as eager ones. */
+/* Logits equal the CPU's, and captured steps are bitwise identical to eager ones. */
 static void models_decode_many_sequences(void **state)
 {
     NEEDS_GPU();

@@ -1,6 +1,6 @@
 /* test_decode_rows.c: the linear layers of a decode step with several rows of x on a CUDA device, where tensor cores
- * multiply: against composed operations on the CPU; the bits of a row, which do not depend on the other rows; and a
- * model that decodes more sequences than other kernels take. Skipped without a device. */
+ * multiply: against composed operations on the CPU; a row is bitwise identical whatever the other rows are; and a model
+ * that decodes more sequences than other kernels support. Skipped without a device. */
 #include <math.h>
 
 #include "core/launch/stats.h"
@@ -27,7 +27,7 @@ static tarn_dtype dtype_of_x(tarn_dtype weight)
     return weight == TARN_F16 ? TARN_F16 : TARN_BF16;
 }
 
-/* Rounding of x, of the norm's result and of y, and of quantized x. */
+/* Tolerance for the rounding of x, of the norm's result and of y, and of quantized x. */
 static double tolerance_of(tarn_dtype weight)
 {
     return (weight == TARN_F16 ? 4e-3 : 3e-2) + (tarn_dtype_block_size(weight) > 1 ? 8e-3 : 0);
@@ -105,8 +105,8 @@ static void rows_agree(const shape *s)
     tarn_scope_close(scope);
 }
 
-/* One slice of a row and many, tiles that end early, layernorm, x in shared memory and straight from the device's. Rows
- * of Q6_K are whole vectors but those of 3,072 elements, of which every second one is not: there tiles are whole. */
+/* One slice of a row and many, partial tiles, layernorm, x in shared memory and straight from device memory. Rows of
+ * Q6_K are whole vectors, except every second one with 3,072 elements, where all tiles are whole. */
 static void rows_match_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -165,7 +165,7 @@ static void a_row_is_bitwise_identical_with_any_others(void **state)
     }
 }
 
-/* A row with NaN stays alone. */
+/* NaN in a row does not affect other rows. */
 static void nan_stays_in_its_row(void **state)
 {
     NEEDS_GPU();
@@ -188,7 +188,7 @@ static void nan_stays_in_its_row(void **state)
     }
 }
 
-/* Formats and numbers of rows that no kernel takes are composed. */
+/* Formats and numbers of rows that no kernel supports are composed. */
 static void other_rows_are_composed(void **state)
 {
     NEEDS_GPU();

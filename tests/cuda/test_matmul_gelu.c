@@ -1,6 +1,6 @@
-/* test_matmul_gelu.c: matmul with GELU's gradient and its column sums in bf16 by our own kernel of compute
- * capability 9.0 (TARN_CUDA_GEMM=wgmma): which one runs, against the CPU, next to the library's, and bitwise identical
- * runs and captured steps. Skipped without a device. */
+/* test_matmul_gelu.c: matmul with GELU's gradient and its column sums in bf16, by our own kernel for compute capability
+ * 9.0 (TARN_CUDA_GEMM=wgmma) and by the library: which one runs, values against the CPU, and bitwise identical runs and
+ * captured steps. Skipped without a device. */
 #include "support/gpu.h"
 
 #include <tarn/graph.h>
@@ -84,8 +84,8 @@ static void agrees_with_the_cpu(sizes s)
     tarn_scope_close(scope);
 }
 
-/* One tile and many, tiles that are not full in each direction, an odd number of rows of tiles, a depth that is not a
- * multiple of the copied box, more tiles than multiprocessors. */
+/* One tile and many, partial tiles in each direction, an odd number of rows of tiles, a k that is not a multiple of the
+ * copied box, more tiles than multiprocessors. */
 static void both_paths_match_the_cpu(void **state)
 {
     NEEDS_GPU();

@@ -192,7 +192,7 @@ static tarn_tensor *reduce_first(tarn_tensor *const *leaf, const void *options)
                       : tarn_max(leaf[0], TARN_AXES(1, 0), false);
 }
 
-/* Widths that fill a wave of blocks well and badly; rows that are no multiple of a block's, and too few. */
+/* Widths that fill a wave of blocks well and badly; row counts that are not a multiple of a block's, and too few. */
 static void long_columns_match_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -245,7 +245,7 @@ static void losses_of_long_rows_match_the_cpu(void **state)
             }
 }
 
-/* Gradients of x, of rows in many blocks. */
+/* Gradients of x for rows in many blocks. */
 static void losses_of_long_rows_are_deterministic(void **state)
 {
     NEEDS_GPU();

@@ -1,5 +1,5 @@
 /* test_rows_matmul.c: linear layers of a decode step of dozens to hundreds of sequences on a CUDA device: against the
- * CPU, in shapes of every kernel; rows that do not depend on others; two runs bitwise identical. Skipped without a
+ * CPU, in shapes of every kernel; rows that do not depend on other rows; two bitwise identical runs. Skipped without a
  * device. */
 #include <math.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "ops/internal.h"
 #include "support/gpu.h"
 
-/* In f32: weights dequantized exactly. The CPU's own products with quant blocks round x to 8 bits, which costs more
- * digits than the kernels here. */
+/* The reference is in f32, with weights dequantized exactly: the CPU's own products with quant blocks round x to 8
+ * bits, and are less accurate than these kernels. */
 static tarn_tensor *wide(tarn_tensor *x)
 {
     return x ? good(tarn_cast(x, TARN_F32)) : NULL;
@@ -90,7 +90,8 @@ static void gates_and_sums_agree(const layer *l)
     assert_close_for_size(y[0], good(tarn__norm_up(x, &norm, up, bias, l->act)), 4e-2);
 }
 
-/* Rows of every kernel and of a part of one; tiles of outputs that are full or not; `in` of one slice and of eight. */
+/* Numbers of rows that fill a kernel, or a part of one; full and partial tiles of outputs; `in` of one slice and of
+ * eight. */
 static void linear_layers_match_the_cpu(void **state)
 {
     NEEDS_GPU();
@@ -136,7 +137,7 @@ static void wide_layers_match_the_cpu(void **state)
     }
 }
 
-/* A row is bitwise identical whatever the others are, NaN included, and however many there are of each kernel. */
+/* A row is bitwise identical whatever the other rows are, NaN included, and for every number of rows of one kernel. */
 static void rows_do_not_depend_on_others(void **state)
 {
     NEEDS_GPU();
@@ -160,7 +161,7 @@ static void rows_do_not_depend_on_others(void **state)
     }
 }
 
-/* Rows with a negative stride, and one row that is repeated: the copy engine takes neither. */
+/* Rows with a negative stride, and one repeated row: the copy engine supports neither. */
 static void reversed_and_repeated_rows_match_the_cpu(void **state)
 {
     NEEDS_GPU();

@@ -35,8 +35,8 @@ static void matrices_of_every_shape_are_multiplied(void **state)
             2, NULL, 2e-5);
 }
 
-/* Contiguous terms, as linear layers have them: tiles of tensor cores where there are any. A part of a tile, of a
- * stage, sums that are cut in parts; batches. */
+/* Contiguous terms, as linear layers have them: tiles of tensor cores where there are any. Partial tiles and
+ * stages, split-K, batches. */
 static void products_of_16_bits_are_exact_sums(void **state)
 {
     NEEDS_OPENCL();

@@ -1,6 +1,5 @@
-/* test_decode.c: the kernels of a decode step against composed operations on the CPU, by the GPU forms on any device:
- * all dtypes of weights, odd sizes, several rows; a token that is rotated, cached and attends, with every cache dtype;
- * the argmax. */
+/* test_decode.c: the GPU kernels of a decode step, on any device, against composed operations on the CPU: all dtypes of
+ * weights, odd sizes, several rows; RoPE, cache and attention of a token with every cache dtype; argmax. */
 #include <math.h>
 #include <string.h>
 
@@ -30,13 +29,13 @@ static int64_t runs_of(tarn__kernel kernel)
 
 /* ---- linear layers ----------------------------------------------------------------------------------------------- */
 
-/* The rounding of x, of the norm's result and of y. */
+/* Tolerance for the rounding of x, of the norm's result and of y. */
 static double tolerance_of(tarn_dtype x)
 {
     return x == TARN_F32 ? 1e-5 : x == TARN_F16 ? 4e-3 : 3e-2;
 }
 
-/* What the CPU multiplies by: for quantized weights it would round x to 8 bits, which the device does not. */
+/* The CPU's weight, dequantized: with quantized weights the CPU rounds x to 8 bits, which the device does not. */
 static tarn_tensor *exact(tarn_tensor *weight, tarn_dtype x)
 {
     return tarn_dtype_block_size(tarn_dtype_of(weight)) > 1 ? good(tarn_cast(weight, x)) : weight;
@@ -132,8 +131,8 @@ static void gates_and_sums_agree(const product *p)
                           tolerance_of(p->x));
 }
 
-/* Shorter than a chunk, several chunks and a part of one; 1 to 8 rows; outputs that are no multiple of a team's. Few
- * combinations, each of which is compiled. */
+/* Rows shorter than a chunk, of several chunks and of a part of one; 1 to 8 rows of x; outputs that are not a multiple
+ * of a team's. Few combinations, since each is compiled. */
 static void linear_layers_match_the_cpu(void **state)
 {
     NEEDS_OPENCL();
@@ -173,7 +172,7 @@ static void gates_and_residuals_match_the_cpu(void **state)
     }
 }
 
-/* More rows of the weight than all work-groups take at once, and few elements. */
+/* More rows of the weight than all work-groups compute at once, with few elements. */
 static void many_and_short_rows_work(void **state)
 {
     NEEDS_OPENCL();
@@ -311,7 +310,7 @@ static void tokens_attend_to_the_cache(void **state)
     }
 }
 
-/* Few heads and many keys: with the compute units of a GPU, splits. */
+/* Few heads and many keys: split with as many compute units as a GPU has. */
 static void long_caches_work(void **state)
 {
     NEEDS_OPENCL();
@@ -333,7 +332,7 @@ static void the_argmax_matches_the_cpu(void **state)
                     *middle = good(tarn_slice(x, 1, lengths[i / FLOATS] / 2, lengths[i / FLOATS] / 2 + 1));
         assert_true(tarn_fill_inplace(tarn_slice(middle, 0, 1, 2), NAN) &&
                     tarn_fill_inplace(tarn_slice(middle, 0, 2, 3), INFINITY));
-        /* of equal ones the first */
+        /* the first of equal elements */
         assert_true(tarn_fill_inplace(tarn_slice(x, 0, 3, 4), -INFINITY) &&
                     tarn_fill_inplace(tarn_slice(x, 0, 4, 5), 0.5));
         tarn_stats_reset();

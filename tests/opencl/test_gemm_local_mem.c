@@ -1,5 +1,5 @@
-/* test_gemm_local_mem.c: GEMM, quantized weights, convolutions and attention by the GPU kernels, on any device; those
- * of tensor cores emulate them. */
+/* test_gemm_local_mem.c: GEMM, quantized weights, convolutions and attention by the GPU kernels, on any device; tensor
+ * cores are emulated. */
 #include "opencl/gemm.h"
 
 int main(void)

@@ -47,7 +47,7 @@ struct attention_args {
     int64_t blocks, d_windows; /* blocks of rows (or keys) per head; windows of D */
     int64_t window;            /* sliding window, for tarn__cuda_attention_window_starts(); 0: none */
     double cap;                /* soft cap · log2(e); 0: none */
-    void *keep_masks;          /* backward with wgmma: bits of dropout */
+    void *keep_masks;          /* backward with wgmma: dropout masks as bits */
 };
 
 /* ---- host -------------------------------------------------------------------------------------------------------- */
@@ -198,7 +198,7 @@ __device__ __forceinline__ void check_length(const attention_args &a, int64_t ba
         report_fault(a.fault, length, a.keys);
 }
 
-/* Bit i is set if the i-th 16 bits from a counter reach the limit: compared in the upper half of a word. */
+/* Bit i is set if the i-th 16 random bits of a counter reach the limit, compared in the upper half of a word. */
 __device__ __forceinline__ uint32_t keep_bits(const source &random, uint64_t counter, uint32_t limit)
 {
     uint32_t word[4], mask = 0;
@@ -209,8 +209,8 @@ __device__ __forceinline__ uint32_t keep_bits(const source &random, uint64_t cou
     return mask;
 }
 
-/* Dropout of 8 keys from `key`, a multiple of 8: bit i is set if key i is kept. `row_index` is the row's index over all
- * heads and batches: the mask depends on it alone, so that backward draws the same. */
+/* Dropout of 8 keys from `key`, a multiple of 8: bit i is set if key i is kept. row_index: index of the row over all
+ * heads and batches. The mask depends on it and the key alone, so backward draws the same. */
 __device__ __forceinline__ uint32_t keep_mask8(const attention_args &a, const source &random, int64_t row_index,
                                                int64_t key)
 {

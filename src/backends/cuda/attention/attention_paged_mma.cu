@@ -1,14 +1,14 @@
 /* attention_paged_mma.cu: attention over a paged KV cache on tensor cores, for bf16 and f16.
  *
- * A warp has 16 pairs of a row (token) and one of the query heads that share a KV head, and walks the pages of a split
- * of SPLIT keys: scores, online softmax, weighted values, a page of TARN__KV_PAGE keys at a time. Splits are joined in
- * order. Two kernels differ in what is shared: chunk_kernel() has four warps with 64 pairs of one sequence and the same
- * pages, for prompts; decode_kernel() has one warp, for sequences with a row each. Either takes all splits of its pairs
- * one after the other, or one of them, and merge_kernel() joins these.
+ * A warp has 16 pairs of a row (token) and one of the query heads that share a KV head. It reads the pages of a split
+ * of SPLIT keys, a page of TARN__KV_PAGE keys at a time: scores, online softmax, weighted values. Splits are joined in
+ * order. paged_mma_kernel() has two forms. For prompts a block is four warps with 64 pairs of one sequence, which share
+ * the pages (chunks); for sequences with one row each it is one warp (decode). A block either computes all splits of
+ * its pairs one after the other, or a single split; merge_splits_kernel() then joins the splits.
  *
- * Batch invariance: splits and pages lie at multiples of their size from the sequence's first key, the row's other
- * pairs never meet it, and a page or split in which a row has no key changes nothing. A row's bits depend on its query
- * and its keys alone, in both kernels. */
+ * Batch invariance: splits and pages begin at multiples of their size from the sequence's first key, pairs never
+ * exchange values, and a page or split in which a row has no key changes nothing. In both forms the bits of a row
+ * depend on its query and its keys alone. */
 #include "backends/cuda/attention/attention_mma.cuh"
 #include "backends/cuda/attention/attention_paged.cuh"
 
@@ -16,8 +16,8 @@
 #define SPLIT (16 * PAGE)
 #define PAIRS 16                        /* of a warp */
 #define MAX_PARTIAL_BYTES (128ll << 20) /* of the states of splits */
-#define FULL_DEVICE 256                 /* blocks from which on splits are not blocks of their own */
-#define STAGES 3                        /* pages in flight of the decode kernel */
+#define FULL_DEVICE 256                 /* with this many blocks, splits are not blocks of their own */
+#define STAGES 3                        /* pages in flight in the decode form */
 
 /* Pages (P, PAGE, KV, D); innermost stride 1. */
 struct page_matrix {
@@ -39,9 +39,9 @@ struct mma_paged_args {
 
 /* ---- rows of a block --------------------------------------------------------------------------------------------- */
 
-/* Some rows of one sequence. The blocks of sequence i begin at row_starts[i] / ROWS + i + 1, which leaves a block for
- * every ROWS of its rows and an empty one at most. Rows before the first sequence, whose blocks begin at 0, and after
- * the last belong to none. */
+/* Some rows of one sequence. The blocks of sequence i begin at row_starts[i] / ROWS + i + 1: there is a block for every
+ * ROWS of its rows, and at most one empty block. Blocks before the first sequence, from 0 on, and after the last have
+ * rows of no sequence. */
 struct row_tile {
     int sequence; /* -1: of no sequence */
     int64_t row, end;
@@ -70,7 +70,7 @@ struct row_tile {
                 report_fault(s.fault, length, limit);
             sequence = -1;
         }
-        row = max(row, (int64_t)0); /* of a row start that is invalid */
+        row = max(row, (int64_t)0); /* an invalid row start may be negative */
     }
 
     __device__ __forceinline__ int64_t end_key(int64_t at) const
@@ -86,8 +86,8 @@ struct row_tile {
 
 /* ---- states ------------------------------------------------------------------------------------------------------ */
 
-/* State (max, sum) joined with a later one; factors for the values of both. A later state without keys changes
- * nothing. */
+/* Joins a state (max, sum) with a later one; sets the rescale factors of both states' values. A later state without
+ * keys changes nothing. */
 __device__ __forceinline__ void join_sums(float *row_max, float *sum, float other_max, float other_sum, float *mine,
                                           float *theirs)
 {
@@ -104,7 +104,7 @@ __device__ __forceinline__ float join_value(float value, float other, float mine
     return theirs == 0 && mine == 1 ? value : __fmaf_rn(other, theirs, __fmul_rn(value, mine));
 }
 
-/* Weighted values of a warp's pairs, with max and sum of a lane's two. */
+/* Weighted values of a warp's pairs, with max and sum of a lane's two pairs. */
 template <int DEPTH> struct pair_states {
     float value[DEPTH / 8][4];
     two_rows rows;
@@ -368,7 +368,7 @@ template <typename T> static __global__ void merge_splits_kernel(const __grid_co
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* How a call is cut. Never changes a result. */
+/* How a call is distributed over blocks; changes no bit of a result. */
 struct paged_cut {
     bool is_decode;
     int64_t tiles;
@@ -376,7 +376,7 @@ struct paged_cut {
     size_t partial_bytes; /* 0: a block has all splits of its rows */
 };
 
-/* Sequences with a row each, as far as the shapes tell, take the decode kernel. */
+/* The decode form is used if, by the shapes, every sequence may have one row. */
 static paged_cut cut_of(const tarn__call *call)
 {
     const tarn__view *q = call->in[0], *k = call->in[1], *table = call->in[3];
@@ -404,15 +404,15 @@ static bool has_vectors_of_8(const tarn__view *x)
 /* Bytes of shared memory for one row of queries and its pages in flight. */
 template <int DEPTH> constexpr size_t decode_shared = (PAIRS + STAGES * 2 * PAGE) * line_of<DEPTH> * sizeof(bf16);
 
-/* Those of compute capability 8.6 have too little for heads above 64; chunks, which need less, are declined as well, so
- * that a row has the bits of one kernel. */
+/* Compute capability 8.6 has too little shared memory for the decode form with a head_dim above 64. Chunks need less,
+ * but are declined as well, so that a row is always computed by the same kernel. */
 static bool has_shared_memory(const tarn__call *call, int64_t head_dim)
 {
     const tarn__cuda_device *device = tarn__cuda_at(call->device);
     return device && (head_dim > 64 ? decode_shared<128> : decode_shared<64>) <= (size_t)device->shared_bytes;
 }
 
-/* A result that is not allocated yet counts as fitting. */
+/* Inputs only: the result may not be allocated yet. */
 static bool fits(const tarn__call *call)
 {
     const tarn__view *q = call->in[0], *k = call->in[1], *v = call->in[2];

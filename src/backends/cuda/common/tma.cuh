@@ -25,8 +25,8 @@ __device__ __forceinline__ void cluster_sync()
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* Arrives at the barrier that has this address in the block `rank` of the cluster. It orders nothing across blocks, as
- * that would wait for all stores of the thread: what was read from shared memory before is all that matters. */
+/* Arrives at the barrier with this address in block `rank` of the cluster. Without release at cluster scope, which
+ * would wait for all stores of the thread: only earlier reads of shared memory must be complete. */
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank)
 {
     asm volatile("{\n.reg .b32 remote;\n"
@@ -36,14 +36,14 @@ __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t ran
                  : "memory");
 }
 
-/* Barriers as other blocks and the accelerator see them. */
+/* Makes initialized barriers visible to other blocks and to the accelerator. */
 __device__ __forceinline__ void publish_barriers()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     publish_shared();
 }
 
-/* The one arrival of this phase; it ends once so many bytes have been copied, too. */
+/* The only arrival of this phase, which ends when `bytes` bytes have been copied as well. */
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -56,7 +56,7 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* The box at (row, column) to shared memory; its bytes count at the barrier. */
+/* Copies the box at (row, column) to shared memory; its bytes are counted at the barrier. */
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap *map, int column, int row, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
@@ -65,7 +65,7 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap *map, in
                  : "memory");
 }
 
-/* The same to all blocks of the cluster in `blocks`, at the same address and barrier of each. */
+/* The same to all blocks of the cluster in the mask `blocks`, at the same address and barrier in each. */
 __device__ __forceinline__ void load_box_to(uint32_t to, const CUtensorMap *map, int column, int row, uint32_t barrier,
                                             uint16_t blocks)
 {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_box_to(uint32_t to, const CUtensorMap *map,
                  : "memory");
 }
 
-/* The box at (row, column) from shared memory, where it must stay until stores_read(). */
+/* Copies the box at (row, column) from shared memory, which must not change until wait_stores_read(). */
 __device__ __forceinline__ void store_box(const CUtensorMap *map, int column, int row, uint32_t from)
 {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column),
@@ -86,7 +86,7 @@ __device__ __forceinline__ void commit_stores()
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* Until shared memory may be written again: at most PENDING commits of this thread are still being read. */
+/* Waits until at most PENDING commits of this thread still read shared memory; that of the others may be written. */
 template <int PENDING> __device__ __forceinline__ void wait_stores_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
@@ -129,8 +129,8 @@ __device__ __forceinline__ void load_matrices_trans_at(uint32_t *to, uint32_t fr
              "%120, %121, %122, %123, %124, %125, %126, %127"
 #define SUMS_256 SUM_8(0), SUM_8(8), SUM_8(16), SUM_8(24)
 
-/* sum (64, 256) = left (64, 16) · right, both of shared memory, plus the sum where it `adds`. The rows of the right one
- * are k, 16 of them, where it is transposed, else columns of the sum. */
+/* sum (64, 256) = left (64, 16) · right, both in shared memory, plus the old sum if `adds`. The rows of the right
+ * operand are the 16 of k if it is transposed, else columns of the sum. */
 template <typename T, bool is_transposed>
 __device__ __forceinline__ void product_wide(float (&sum)[32][4], uint64_t left, uint64_t right, int adds)
 {

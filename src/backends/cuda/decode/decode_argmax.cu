@@ -4,7 +4,7 @@
 
 #define MAX_SPLITS 64 /* blocks per row */
 #define MIN_SPLIT 2048
-#define MAX_BLOCKS 2048 /* of many rows: more only begin and end more often */
+#define MAX_BLOCKS 2048 /* with many rows: more blocks only start and end more often */
 
 struct candidate {
     float value;
@@ -50,8 +50,8 @@ __device__ __forceinline__ candidate best_of_block(candidate c)
     return c;
 }
 
-/* Eight elements from `at` on. Their largest decides whether they are looked at one by one; a sum that is no number,
- * which NaN makes so, does too. */
+/* Eight elements from `at` on. They are compared one by one only if their max may change the result, or if their sum is
+ * NaN, which it is if an element is. */
 __device__ __forceinline__ candidate better_of_group(candidate c, const float *v, int at)
 {
     float largest = v[0], sum = v[0];

@@ -1,10 +1,10 @@
-/* decode_attention_grouped.cu: which calls the kernel of decode_attention_grouped.cuh computes. */
+/* decode_attention_grouped.cu: launches the kernel of decode_attention_grouped.cuh, and decides which calls fit it. */
 #include "backends/cuda/decode/decode_attention_grouped.cuh"
 #include "backends/cuda/decode/decode_attention_grouped.h"
 
 #define MIN_BLOCKS 64 /* sequences times KV heads: fewer blocks leave multiprocessors idle */
 
-/* Grid as large as the cache's capacity asks for, since a graph is captured once. */
+/* The grid covers the capacity of the cache, since a captured graph keeps it while the sequences grow. */
 template <typename T, int D> static void launch(const tarn__call *call, const decode_args &a)
 {
     const int64_t keys = a.window > 0 && a.window < a.capacity ? a.window : a.capacity;
@@ -27,7 +27,7 @@ void tarn__cuda_decode_attention_grouped(const tarn__call *call)
         is_short ? launch<f16, 64>(call, a) : launch<f16, 128>(call, a);
 }
 
-/* Vectors of 8 elements everywhere. */
+/* True if every row consists of aligned vectors of 8 elements. */
 static bool has_vectors(const tarn__view *rows)
 {
     return rows->stride[3] == 1 && rows->stride[0] % 8 == 0 && rows->stride[1] % 8 == 0 && rows->stride[2] % 8 == 0 &&

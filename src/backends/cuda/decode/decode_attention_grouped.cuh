@@ -1,9 +1,9 @@
 /* decode_attention_grouped.cuh: attention of a decode step of many sequences: RoPE, the token's key and value appended
  * to the cache, and attention, as decode_attention.cu does, on tensor cores (grouped_queries.cuh).
  *
- * A block takes all queries of a KV head, and as many keys as a sequence usually has: with many sequences, more blocks
- * would only rotate and merge more often. Its warps take turns at tiles of keys. How the keys of a sequence are split
- * depends on their number alone. */
+ * A block computes all queries of a KV head over up to GROUPED_SPLIT keys, as many as a sequence usually has: with many
+ * sequences, more blocks would only rotate and merge more often. Its warps take tiles of keys in turn. How the keys of
+ * a sequence are split depends on their number alone. */
 #ifndef TARN__CUDA_DECODE_ATTENTION_GROUPED_CUH
 #define TARN__CUDA_DECODE_ATTENTION_GROUPED_CUH
 
@@ -20,8 +20,8 @@ template <typename T, int D> struct grouped_token {
     T query[MAX_GROUP][line];
     float cosine[D / 2], sine[D / 2];
 
-    /* Rotated queries; the token's key and value join the cache. A thread has pairs of elements that are rotated
-     * together: of rows MAX_GROUP queries, key and value. All its loads are issued before the first use. */
+    /* Rotates the queries, and appends the token's key and value to the cache. A thread has pairs of elements that are
+     * rotated together; rows are MAX_GROUP queries, then key and value. All loads are issued before the first use. */
     __device__ __forceinline__ void rotate_and_store(const decode_args &a, int64_t batch, int64_t head, int64_t at,
                                                      bool is_last)
     {

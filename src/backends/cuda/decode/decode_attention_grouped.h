@@ -7,7 +7,7 @@ extern "C" {
 #endif
 #include "base/kernel/call.h"
 
-/* The calls that it computes; scratch as for the other row. */
+/* True if the kernel supports the call; its scratch is that of decode_attention.cu. */
 bool tarn__cuda_decode_attention_grouped_fits(const tarn__call *call);
 void tarn__cuda_decode_attention_grouped(const tarn__call *call);
 

@@ -8,7 +8,7 @@
 #include "backends/cuda/decode/decode_gemv.cuh"
 #include "backends/cuda/matmul/rows_matmul.h"
 
-#define HEAD_JOBS 32768 /* at least: elements of y of a head */
+#define HEAD_JOBS 32768 /* min elements of y of a head */
 #define RING_BYTES 4704 /* per warp: with MAX_BYTE_ROW elements of x, 16 warps stay within 99 KiB */
 
 /* ---- chunks of weights ------------------------------------------------------------------------------------------- */
@@ -399,7 +399,8 @@ template <tarn_dtype Q> static void launch_rows(const tarn__call *call, gemv_arg
         is_general(a) ? launch<Q, 1, true>(call, a) : launch<Q, 1, false>(call, a);
 }
 
-/* Tensor cores for several rows of x, and for one of a head of Q6_K; else the two-rows-per-warp kernel is preferred. */
+/* Tensor cores for several rows of x, and for a single one with a head of Q6_K; else the two-rows-per-warp kernel is
+ * preferred. */
 static void launch_dtype(const tarn__call *call, gemv_args &a, tarn_dtype dtype)
 {
     if (a.jobs == 0 || a.x.rows == 0)
@@ -488,8 +489,8 @@ static bool weight_fits(const tarn__call *call, const tarn__view *weight)
                                              : is_aligned(weight) && float_rows_fit(call, weight->shape[1]);
 }
 
-/* True if tensor cores take the rows of x, several, and the weights from input `first` on. One row is multiplied by
- * other kernels, but for a head of Q6_K, which these take as well. */
+/* True if the tensor-core kernel supports these rows of x, two or more, and the weights from input `first` on. Single
+ * rows fit other kernels in any case, also with a head of Q6_K. */
 static bool mma_fits(const tarn__call *call, const gemv_args &a, int first, int count)
 {
     bool good = call->in[0]->shape[0] > 1;
@@ -524,8 +525,8 @@ static bool fits_linear_residual(const tarn__call *call)
             (is_x_aligned(call->in[0], NULL, NULL) && mma_fits(call, linear_residual_args(call), 1, 1)));
 }
 
-/* Weights: any float or quantized dtype; one dtype per launch. Floats [in, out] have rows of their own, and so have
- * many rows of x. */
+/* Weights: any float or quantized dtype; one dtype per launch. Float weights [in, out], and many rows of x, have kernel
+ * rows of their own. */
 void tarn__cuda_register_decode_gemv(tarn__kernel_row *rows)
 {
     const uint32_t dtypes = TARN__BIT(TARN_F32) | TARN__BIT(TARN_BF16) | TARN__BIT(TARN_F16) | TARN__QUANTIZED;

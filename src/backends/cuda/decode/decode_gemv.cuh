@@ -93,7 +93,7 @@ static inline const tarn__view *input_at(const tarn__call *call, int i)
     return i < call->inputs ? call->in[i] : NULL;
 }
 
-/* Those of a call; without any, as where a row is asked if it fits, others. */
+/* The params of a call; defaults if it has none, as when a kernel row is asked whether it fits. */
 static inline const tarn__decode_linear *params_of(const tarn__call *call)
 {
     static const tarn__decode_linear none = {};
@@ -180,7 +180,7 @@ static inline bool is_x_aligned(const tarn__view *x, const tarn__view *norm, con
            (!norm_bias || is_aligned(norm_bias));
 }
 
-/* The same, of few rows. */
+/* The same, and few enough rows. */
 static inline bool x_fits(const tarn__view *x, const tarn__view *norm, const tarn__view *norm_bias)
 {
     return x->shape[0] <= MAX_GEMV_ROWS && is_x_aligned(x, norm, norm_bias);
@@ -213,7 +213,7 @@ tarn__kernel_row tarn__cuda_linear_residual_in_out(void);
 bool tarn__cuda_decode_gemv_quant(const tarn__call *call, const gemv_args &args, tarn_dtype dtype);
 
 /* decode_mma.cu: launches the tensor-core kernel if it supports the operands; else false. Without is_launched it only
- * tells: of the call it reads the device alone. */
+ * checks, and reads nothing of the call but the device. */
 bool tarn__cuda_decode_mma(const tarn__call *call, const gemv_args &args, tarn_dtype dtype, bool is_launched);
 
 #endif

@@ -1,11 +1,11 @@
 /* decode_mma.cu: the linear layers of a decode step for a few rows of x, on tensor cores: the weight is the left
  * operand of mma, rows of x are columns of the right one.
  *
- * A block computes tiles of 16 rows of a weight (8 of gate and 8 of up), one per group of warps. The warps of a group
- * have a slice of the columns each, which goes through a ring in the warp's own shared memory, as deep as fits. With a
- * norm x is staged once per block as fragments (decode_mma_x.cuh); without one each warp takes the elements that it
- * needs next. Sums of slices are added in order. Nothing depends on the number of rows of x: results of a row
- * are bitwise identical with any others. */
+ * A block computes tiles of 16 rows of a weight (8 of gate and 8 of up), one per group of warps. Each warp of a group
+ * has a slice of the columns, which goes through a ring in the warp's own shared memory, as deep as fits. With a norm x
+ * is staged once per block as fragments (decode_mma_x.cuh); without one each warp loads the elements that it needs
+ * next. Sums of slices are added in order. No sum depends on the number of rows of x: the result of a row is bitwise
+ * identical whatever the other rows are. */
 #include "backends/cuda/decode/decode_mma_x.cuh"
 
 #define MAX_MMA_WARPS 16
@@ -15,8 +15,8 @@
 struct gemm_args {
     gemv_args s;
     int end[2];         /* first tile after the first weight, and after the second */
-    int tiles, units;   /* of all weights; per row */
-    int slices, groups; /* warps per tile; tiles of a block at a time */
+    int tiles, units;   /* tiles of all weights; units per row */
+    int slices, groups; /* warps per tile; tiles that a block computes at a time */
     bool is_general;
 };
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ tile_at find_tile(const gemm_args &a, int tile)
     return tile_at{which, (tile - (which ? a.end[which - 1] : 0)) * TILE};
 }
 
-/* Bytes between a row of a unit and the vector that it begins in. */
+/* Bytes from the aligned vector in which a unit of a row begins to the unit. */
 template <tarn_dtype Q> __device__ __forceinline__ int shift_of(const gemm_args &a, int unit, int row)
 {
     if (Q == TARN_Q8_0)
@@ -43,14 +43,14 @@ template <tarn_dtype Q> __device__ __forceinline__ int shift_of(const gemm_args 
     return Q == TARN_Q6_K ? (unit * tile_format<Q>::bytes + (int)a.s.weight[0].pitch % 16 * (row % 2)) & 15 : 0;
 }
 
-/* The next unit that a warp loads. Rows past the last one are the last one. */
+/* The next unit that a warp loads. Rows past the end repeat the last row. */
 template <tarn_dtype Q> struct tile_loader {
     typedef tile_format<Q> format;
     enum { vecs = TILE * format::vecs, copies = (vecs + WARP - 1) / WARP };
 
     const char *low, *high; /* the first row, and the ninth */
     int tile, unit, begin, end;
-    bool is_part;       /* the tile has less than 16 rows */
+    bool is_part;       /* the tile has fewer than 16 rows */
     int offset[copies]; /* of a lane's vectors from the first row of their half: less than 2 GiB */
 
     __device__ __forceinline__ void find_offsets(const gemm_args &a, int rows)
@@ -112,7 +112,7 @@ template <tarn_dtype Q> struct tile_loader {
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* An element of y of a tile, as the threads of a group share them out. */
+/* The element of y in a tile that a thread of the group writes. */
 struct tile_element {
     int at, column;
     int64_t row;
@@ -308,8 +308,8 @@ static __global__ void __launch_bounds__(MAX_MMA_WARPS *WARP, 1) gemm_kernel(con
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Warps that share a tile: few where there are many tiles, of which a block then has several at a time and less to add;
- * else as many as share the units of a row evenly. */
+/* Sets the warps per tile. With many tiles these are few: a block then computes several tiles at a time and adds fewer
+ * sums. Else as many warps as share the units of a row evenly. */
 static void share_out(gemm_args *a, int multiprocessors)
 {
     if (a->tiles >= 4 * multiprocessors && a->units >= 4) {
@@ -334,7 +334,7 @@ static bool launch_slots(const tarn__call *call, const gemm_args &a, bool is_lau
     const int warps = a.slices * a.groups, shared = gemm_space<Q, NT, SLOTS, is_direct>(a.s.x.in, warps).all(),
               needed = (a.tiles + a.groups - 1) / a.groups;
     int per_sm = 0;
-    /* whatever the number of tiles: those of several weights fit where those of each do */
+    /* independent of the number of tiles, so that several weights fit if each of them fits */
     if (gemm_space<Q, NT, SLOTS, is_direct>(a.s.x.in, MAX_MMA_WARPS).all() > device->shared_bytes)
         return false;
     if (!is_launched)
@@ -347,7 +347,7 @@ static bool launch_slots(const tarn__call *call, const gemm_args &a, bool is_lau
     return true;
 }
 
-/* The deepest ring that there is memory for. */
+/* Launches with the deepest ring that fits the shared memory. */
 template <tarn_dtype Q, typename T, int NT, bool is_direct>
 static bool launch_form(const tarn__call *call, const gemm_args &a, bool is_launched)
 {
@@ -372,7 +372,7 @@ static bool launch_rows(const tarn__call *call, const gemm_args &a, bool is_laun
 template <tarn_dtype Q> static bool launch(const tarn__call *call, gemm_args &a, bool is_launched)
 {
     typedef tile_format<Q> format;
-    /* sums of squares are where the partial sums of at least eight warps will be */
+    /* sums of squares share memory with the partial sums of at least eight warps */
     if (a.s.x.in % format::unit != 0 || (a.s.x.norm && a.s.x.in > 8192))
         return false;
     a.units = a.s.x.in / format::unit;
@@ -387,8 +387,8 @@ template <tarn_dtype Q> static bool launch(const tarn__call *call, gemm_args &a,
         return a.s.x.dtype == TARN_F16 && launch_rows<Q, f16>(call, a, is_launched);
 }
 
-/* Rows of whole vectors, and offsets of 32 bits. Of Q6_K every second row may begin eight bytes past a vector: then
- * tiles are whole, since the place of a row in its tile tells which, and the last row ends with a vector. */
+/* Rows must be whole vectors, and offsets fit 32 bits. In Q6_K every second row may begin eight bytes past a vector.
+ * Then all tiles must be whole: a row's index in the tile tells where it begins; the last row ends with a vector. */
 static bool weight_fits(const gemv_args &args, const gemv_weight &w, tarn_dtype dtype)
 {
     const bool is_dense = w.pitch == tarn__bytes_of(dtype, args.x.in);

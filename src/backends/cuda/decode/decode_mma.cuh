@@ -15,7 +15,8 @@
 
 /* ---- integer products -------------------------------------------------------------------------------------------- */
 
-/* adding an integer below 2^22 gives the bits of 12582912 + that integer: a free int-to-float conversion */
+/* Bits of 12582912.0f. An integer below 2^22 added to them gives the bits of 12582912 + that integer as a float: a free
+ * conversion. */
 #define BIAS_BITS 0x4b400000
 #define BIAS_FLOAT 12582912.0f
 
@@ -59,7 +60,7 @@ __device__ __forceinline__ float tf32_part(float x)
 template <int NT> struct x_fragments {
     const char *base;
     const float *scale;
-    const float4 *sum; /* per 256 elements and eight rows: of l % 4 and l % 4 + 4 of the eight sums; rests of both */
+    const float4 *sum; /* per 256 elements and eight rows: sums l % 4 and l % 4 + 4 of eight, high part; remainders */
 
     __device__ __forceinline__ uint4 floats(int step, int n) const
     {
@@ -81,8 +82,8 @@ template <int NT> struct x_fragments {
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-/* Part of a tile that is loaded at once: `unit` elements of each row, `vecs` vectors of 16 bytes, of which the first
- * may begin before the unit; `pitch` bytes apart in shared memory, such that no two lanes meet on a bank. */
+/* Part of a tile that is loaded at once: `unit` elements of each row, as `vecs` vectors of 16 bytes, the first of which
+ * may begin before the unit. Rows are `pitch` bytes apart in shared memory, chosen to avoid bank conflicts. */
 template <tarn_dtype Q> struct tile_format;
 template <> struct tile_format<TARN_BF16> {
     enum { unit = 64, bytes = 128, vecs = 8, pitch = 128, is_float = 1, has_sums = 0 };
@@ -145,7 +146,7 @@ __device__ __forceinline__ void add_scaled(const uint32_t *q, float scale0, floa
     }
 }
 
-/* Two blocks, 17 words. The quants of the first lie across words. */
+/* Two quant blocks, 17 words. The quants of the first block are not aligned to words. */
 __device__ __forceinline__ void unpack_q8_0(const uint32_t *pair, uint32_t *first, uint32_t *second, float *scales)
 {
     const int t = threadIdx.x % 4;
@@ -199,7 +200,7 @@ __device__ __forceinline__ void add_q4_k(const char *rows, const x_fragments<NT>
     const k_scales low = k_scales_of(rows), high = k_scales_of(other);
     const int t = threadIdx.x % 4;
     sums_of_tile<NT> scaled = {}, mins = {};
-    /* 6-bit mins are exact in TF32, sums of x in two parts nearly */
+    /* 6-bit mins are exact in TF32, sums of x nearly so in two parts */
     const float of_min[4] = {float_of_byte(low.min[0], t), float_of_byte(high.min[0], t), float_of_byte(low.min[1], t),
                              float_of_byte(high.min[1], t)};
 #pragma unroll

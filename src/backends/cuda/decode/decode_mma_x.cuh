@@ -22,8 +22,8 @@ template <typename T> __device__ __forceinline__ void narrow_four(const float *v
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
-/* Pieces of x: 32 elements of up to eight rows, which the warp's lanes have as fragments are stored: lane l has those
- * of row l / 4. With fewer rows a piece is several times 32 elements. */
+/* A piece of x is 32 elements of up to eight rows, distributed over the lanes as in a fragment: lane l has elements of
+ * row l / 4. With fewer rows a piece is several times 32 elements of each. */
 struct x_pieces {
     int shift, row, step; /* log2 of the multiple; the lane's row, and which 32 elements it has */
 
@@ -35,8 +35,8 @@ struct x_pieces {
     }
 };
 
-/* Which pieces a warp has: first, first + stride, … of the 32 elements `begin` … `end` - 1. Consecutive ones have the
- * same elements of other rows. */
+/* The pieces of a warp: first, first + stride, … of those of the groups of 32 elements `begin` … `end` - 1. Consecutive
+ * pieces have the same elements of other rows. */
 template <int NT> struct x_range {
     int first, stride, begin, end, count;
 
@@ -58,7 +58,7 @@ template <int NT> struct x_stage {
     int first;
 };
 
-enum { BATCH = 4 }; /* pieces at a time: the lanes of four share their divisions */
+enum { BATCH = 4 }; /* pieces at a time: four lanes each divide for one of them */
 
 __device__ __forceinline__ float quad_sum(float x)
 {
@@ -88,7 +88,7 @@ template <> __device__ __forceinline__ uint32_t largest_bits<bf16>(const four<bf
     return max(bits << 16, bits & 0xffff0000u);
 }
 
-/* Pieces of a warp, eight elements per lane: those next to each other of floats, else words l % 4 and l % 4 + 4. */
+/* Pieces of a warp, eight elements per lane: adjacent ones for float weights, else words l % 4 and l % 4 + 4. */
 template <typename T, int NT, bool is_float> struct x_batch {
     four<T> at[BATCH][2];
 
@@ -240,7 +240,7 @@ template <typename T, int NT, bool is_float> struct x_batch {
 
 /* ---- norm -------------------------------------------------------------------------------------------------------- */
 
-/* Totals of a lane's rows, whose sums are `steps` floats each: in the same order whatever the number of rows. */
+/* Adds the `steps` partial sums of each of a lane's rows, in an order that does not depend on the number of rows. */
 template <int NT>
 __device__ __forceinline__ void total_rows(const float *sums, const x_pieces &p, int steps, float *total)
 {
@@ -309,7 +309,7 @@ __device__ __forceinline__ void stage_x(const decode_x &x, const x_pieces &p, x_
 
 /* ---- floats without a norm --------------------------------------------------------------------------------------- */
 
-/* Fragments of floats straight from global memory, one unit ahead. Columns past the last row have its elements. */
+/* Fragments of floats straight from global memory, one unit ahead. Columns past the end repeat the last row. */
 template <typename T, int NT> struct x_ahead {
     const char *row[NT];
     uint4 next[2 * NT];

@@ -2,12 +2,12 @@
  *
  * Keys and values are read once for up to eight queries, from global memory straight into the registers that
  * mma.m16n8k16 reads: no shared memory, no barriers. The sums over D and over keys may run in any fixed order, so lanes
- * take whole vectors: of the 16 keys of a product, lane l has 8 elements of keys l / 4 and l / 4 + 8, and as values 8
- * elements of keys 2 (l % 4), the next, and of both plus 8. Products are keys · queriesᵀ (16, 8) and valuesᵀ · weights
- * (16, 8): queries are columns, those beyond the group are zero.
+ * load whole vectors. Of the 16 keys of a product lane l has 8 elements of keys l / 4 and l / 4 + 8; of their values it
+ * has 8 elements of rows i, i + 1, i + 8 and i + 9, i = 2 (l % 4). Products are keys · queriesᵀ (16, 8) and
+ * valuesᵀ · weights (16, 8): queries are columns, those beyond the group are zero.
  *
- * A warp keeps running max, sum and weighted values of its own keys. Weights are rounded to T for the second product,
- * sums are of unrounded ones. */
+ * A warp keeps running max, sum and weighted values of its own keys. Weights are rounded to T for the second product;
+ * their sum is taken before rounding. */
 #ifndef TARN__CUDA_GROUPED_QUERIES_CUH
 #define TARN__CUDA_GROUPED_QUERIES_CUH
 

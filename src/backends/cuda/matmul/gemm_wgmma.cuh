@@ -1,16 +1,17 @@
 /* gemm_wgmma.cuh: c (M, N) = (a (M, K) @ b (K, N)) · gelu'(x) and the column sums of c, in bf16 by wgmma, on compute
  * capability 9.0a.
  *
- * A thread block owns tiles of 128 × 256, one after another; two blocks of a cluster own tiles one above the other, and
- * each copies half of their operand b for both. Warpgroup 0 copies: boxes of 64 along k, a ring of STAGES of them.
- * Warpgroups 1 and 2 multiply: each has 64 rows of the tile in 128 registers per thread.
+ * A thread block computes tiles of 128 × 256, one after another. The two blocks of a cluster compute tiles one above
+ * the other, and each copies half of their common operand b to both. Warpgroup 0 copies boxes of 64 along k, in a ring
+ * of STAGES. Warpgroups 1 and 2 multiply: each has 64 rows of the tile in 128 registers per thread.
  *
- * The epilogue of a tile runs during the products of the next: its sums are rounded to 16 bits, 64 registers per
- * thread, and one piece of 32 columns is processed while a box is multiplied. x comes and c leaves through shared
- * memory, in panels of 64 columns. A panel's columns are summed over its 64 rows by products with ones; a second kernel
- * adds these partial sums in order.
+ * The epilogue of a tile runs during the products of the next one: its sums are held, rounded to 16 bits, in 64
+ * registers per thread, and one piece of 32 columns is processed while a box is multiplied. x is loaded and c stored
+ * through shared memory, in panels of 64 columns. The columns of a panel are summed over its 64 rows by products with
+ * ones; a second kernel adds these partial sums in order.
  *
- * The order of all sums depends on the shape alone. c is what the product, rounded, and the elementwise kernel give. */
+ * The order of all sums depends on the shape alone. c is bitwise identical to a matmul followed by the elementwise
+ * kernel. */
 #ifndef TARN__CUDA_GEMM_WGMMA_CUH
 #define TARN__CUDA_GEMM_WGMMA_CUH
 
@@ -20,11 +21,11 @@
 #define TILE_M 128
 #define TILE_N 256
 #define TILE_K 64
-#define PIECES 8 /* of an epilogue: 32 columns each, one per box: the fewest along k */
+#define PIECES 8 /* of an epilogue, 32 columns each, one per box; also the fewest boxes along k */
 #define CLUSTER 2
 #define GEMM_THREADS (3 * GROUP_THREADS)
 
-/* Maps have boxes of 64 columns: of a 128 rows, of c and x 64, of b 64 where its rows are k, else 256 / CLUSTER. */
+/* Tensor maps, boxes of 64 columns. Rows of a box: a 128, c and x 64, b 64 if its rows are k, else 256 / CLUSTER. */
 typedef struct gemm_args {
     CUtensorMap a, b, c, x; /* x: GELU's argument */
     float *sums;            /* (rows / 64, N): column sums of c over 64 rows */
@@ -41,7 +42,7 @@ template <bool IS_ROW_MAJOR_> struct gemm_shape {
     static constexpr int SHARED = BARRIERS + (2 * STAGES + 4) * 8 + 1024; /* aligned by hand */
 };
 
-/* Addresses of barriers: of stages full and empty, of panels of x. */
+/* Addresses of barriers: stage full, stage empty, panel of x loaded. */
 template <typename S> struct gemm_barriers {
     uint32_t first;
     __device__ __forceinline__ uint32_t full(int slot) const
@@ -70,7 +71,7 @@ template <int SLOTS> struct gemm_ring {
     }
 };
 
-/* The tiles of a cluster: rows of its first tile, columns. */
+/* Iterates over the tiles of a cluster; row(rank) is that of the cluster's block `rank`. */
 struct gemm_walk {
     int at, step, all, tiles_n;
     __device__ __forceinline__ gemm_walk(const gemm_args &g)
@@ -135,7 +136,7 @@ __device__ __forceinline__ void copy_all(const gemm_args &g, uint32_t shared, co
 
 /* ---- multiplying ------------------------------------------------------------------------------------------------- */
 
-/* What a warpgroup knows. */
+/* State of a multiplying warpgroup. */
 template <typename S> struct gemm_group {
     const gemm_args &g;
     gemm_barriers<S> barriers;
@@ -161,7 +162,7 @@ __device__ __forceinline__ void issue_box(const gemm_group<S> &w, float (&sum)[3
     commit_products();
 }
 
-/* The box may be overwritten, by any block that copies to it. */
+/* Releases the box: any block that copies to it may overwrite it. */
 template <typename S> __device__ __forceinline__ void release_box(const gemm_group<S> &w, int slot)
 {
     if (w.lane < CLUSTER)
@@ -185,7 +186,7 @@ __device__ __forceinline__ float high_of(uint32_t two)
     return __uint_as_float(two & 0xffff0000u);
 }
 
-/* Where the held sums belong. */
+/* Position of the held sums in c. */
 typedef struct held_tile {
     int row, column; /* of this warpgroup */
 } held_tile;
@@ -222,7 +223,7 @@ __device__ __forceinline__ void finish(uint32_t *c, const uint32_t *x)
                            high_of(c[i]) * approx_math::gelu_grad(high_of(x[i])));
 }
 
-/* One thread: a panel of x is on its way. */
+/* Starts the copy of a panel of x; one thread. */
 template <typename S> __device__ __forceinline__ void load_panel(const gemm_group<S> &w, int slot, int column, int row)
 {
     const uint32_t barrier = w.barriers.panel(w.group, slot);
@@ -230,7 +231,8 @@ template <typename S> __device__ __forceinline__ void load_panel(const gemm_grou
     load_box(w.panels + slot * S::PANEL_BYTES, &w.g.x, column, row, barrier);
 }
 
-/* Before the first piece of a panel: its memory is free, the next panel of x is on its way. `next`: the tile after. */
+/* Before the first piece of a panel: waits until its memory is free, and starts the copy of the next panel of x; `next`
+ * is the tile after this one. */
 template <typename S>
 __device__ __forceinline__ void open_panel(const gemm_group<S> &w, int panel, const held_tile &at,
                                            const held_tile &next, bool has_next, uint32_t parity)
@@ -245,7 +247,7 @@ __device__ __forceinline__ void open_panel(const gemm_group<S> &w, int panel, co
     barrier_wait(w.barriers.panel(w.group, panel % 2), parity);
 }
 
-/* The panel is complete. */
+/* After the last piece of a panel: stores it. */
 template <typename S>
 __device__ __forceinline__ void close_panel(const gemm_group<S> &w, int panel, const held_tile &at)
 {
@@ -260,7 +262,7 @@ __device__ __forceinline__ void close_panel(const gemm_group<S> &w, int panel, c
     sum_panel(w, c, at, column);
 }
 
-/* One piece of the held sums. */
+/* Processes one piece of the held sums. */
 template <typename S>
 __device__ __forceinline__ void finish_piece(const gemm_group<S> &w, uint32_t (&held)[64], int piece,
                                              const held_tile &at, const held_tile &next, bool has_next,
@@ -285,7 +287,7 @@ __device__ __forceinline__ void finish_piece(const gemm_group<S> &w, uint32_t (&
     }
 }
 
-/* Sums, rounded. */
+/* Rounds the accumulators into held sums. */
 __device__ __forceinline__ void hold_sums(const float (&sum)[32][4], uint32_t (&held)[64])
 {
 #pragma unroll

@@ -1,11 +1,11 @@
-/* gemm_wgmma_grad.cu: the kernel of gemm_wgmma.cuh, which GEMMs it computes, its tensor maps, and the sum of its
- * partial sums. */
+/* gemm_wgmma_grad.cu: launches the kernel of gemm_wgmma.cuh: which GEMMs fit it, its tensor maps, and the second
+ * kernel, which adds its partial sums. */
 #include <atomic>
 
 #include "backends/cuda/matmul/gemm_wgmma.cuh"
 #include "backends/cuda/matmul/matmul.h"
 
-#define MAJOR 9 /* compute capability; wgmma does not exist on later ones */
+#define MAJOR 9 /* compute capability; later ones have no wgmma */
 
 /* ---- tensor maps ------------------------------------------------------------------------------------------------- */
 

@@ -6,8 +6,8 @@
  *
  * Rows: "cublaslt", then "naive" for the dtypes it lacks (matmul_naive.cu). matmul with GELU or a bias gradient is
  * fused into the epilogue ("cublaslt") where the library supports it and is not slower, else composed of two kernels
- * ("composed", base/kernel/compose.h); GELU's gradient with column sums on compute capability 9 by a kernel of our own
- * ("wgmma", matmul_wgmma.c) where that is faster. */
+ * ("composed", base/kernel/compose.h); GELU's gradient with column sums is a kernel of our own on compute
+ * capability 9 where that is faster ("wgmma", matmul_wgmma.c). */
 #include "backends/cuda/matmul/matmul.h"
 
 #include <stdlib.h>

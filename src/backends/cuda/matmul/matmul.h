@@ -62,7 +62,7 @@ void tarn__cuda_matmul_unlock(void);
  * Nothing is tuned, run or cached. False if the fused GEMM is known to be slower than a composed one; a fused GEMM that
  * is not known yet counts the larger of both. */
 bool tarn__cuda_matmul_workspace_of(int index, const tarn__cuda_gemm *product, size_t *workspace);
-/* The same for the choice of our own kernel: whether it is known, and then what it is. */
+/* The same for the choice of our own kernel: false if it is not known yet, else sets it. */
 bool tarn__cuda_matmul_knows_wgmma(int index, const tarn__cuda_gemm *product, bool *is_wgmma);
 
 /* matmul.c: enqueues a GEMM with the plan's descriptors and one of its algorithms. The caller holds the lock, or is the
@@ -90,13 +90,14 @@ void tarn__cuda_gemm_run(tarn__call *gemm);
 bool tarn__cuda_fused_gemm_of(const tarn__call *call, tarn__kernel kernel, tarn__cuda_gemm *product);
 tarn__cuda_gemm_operands tarn__cuda_fused_operands_of(const tarn__call *call, tarn__kernel kernel);
 
-/* gemm_wgmma_grad.cu: our own kernel for GELU's gradient with column sums on compute capability 9.0. False from
- * enqueue(): it could not be launched. */
+/* gemm_wgmma_grad.cu: our own kernel for GELU's gradient with column sums on compute capability 9.0. enqueue(): false
+ * if it could not be launched. */
 bool tarn__cuda_gemm_wgmma_fits(int index, const tarn__cuda_gemm *product);
 size_t tarn__cuda_gemm_wgmma_workspace(const tarn__cuda_gemm *product);
 bool tarn__cuda_gemm_wgmma_enqueue(int index, const tarn__cuda_gemm *product, const tarn__cuda_gemm_operands *operands,
                                    cudaStream_t stream);
-/* matmul_wgmma.c: whether it is used: where it is faster, or by TARN_CUDA_GEMM; and its row, ahead of the others. */
+/* matmul_wgmma.c: when that kernel is used: where it is faster, unless TARN_CUDA_GEMM is set; and its row, ahead of the
+ * others. */
 typedef enum tarn__cuda_wgmma_wanted {
     TARN__CUDA_WGMMA_FASTER,
     TARN__CUDA_WGMMA_NEVER, /* TARN_CUDA_GEMM=cublaslt */

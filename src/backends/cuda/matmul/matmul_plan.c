@@ -10,7 +10,7 @@
 
 #define BUCKETS 1024
 #define CANDIDATES 48
-#define MAX_SHARED_ROWS 2048 /* rows below which numbers of rows share algorithms */
+#define MAX_SHARED_ROWS 2048 /* below, GEMMs with similar numbers of rows share an algorithm */
 
 static struct table {
     cublasLtHandle_t handle;
@@ -173,20 +173,20 @@ static bool is_usable(cublasLtHandle_t handle, const tarn__cuda_matmul_plan *pla
            found.workspaceSize <= plan->workspace;
 }
 
-/* The GEMM whose algorithm this one takes: with up to half as many more rows, from 17 rows on. False: its own. An
- * engine's batches have another number of rows in every step, and tuning each would take longer than it saves. */
+/* The GEMM whose algorithm this one uses: the same with its rows rounded up. False: its own. An engine's batches have
+ * another number of rows in every step, and tuning each number would take longer than it saves. */
 static bool representative_of(const tarn__cuda_gemm *product, tarn__cuda_gemm *other)
 {
-    int64_t step = 8; /* half of the power of 2 below: 16, 24, 32, 48, 64, 96 … */
+    int64_t step = 8; /* half of the power of 2 below m, at least 8: 8, 16, 24, 32, 48, 64, 96 … */
     while (4 * step <= product->m)
         step *= 2;
     *other = *product;
     other->m = (product->m + step - 1) / step * step;
     return product->m < MAX_SHARED_ROWS && other->m != product->m && product->batches == 1 && !product->a_transposed &&
-           tarn__cuda_matmul_must_tune(product); /* so must the other, which has more rows */
+           tarn__cuda_matmul_must_tune(product); /* so must the other, with more rows */
 }
 
-/* Takes the algorithm of another plan; false where it does not fit. */
+/* Uses the algorithm of another plan; false if it does not fit this GEMM. */
 static bool take_algorithm(tarn__cuda_matmul_plan *plan, const tarn__cuda_matmul_plan *representative)
 {
     plan->algorithm = representative->algorithm;
@@ -332,7 +332,7 @@ static bool query_workspace(int index, const tarn__cuda_gemm *product, size_t *w
         tarn__cuda_gemm other;
         if (!is_recalled && representative_of(product, &other)) {
             free_plan(plan);
-            return query_workspace(index, &other, workspace, is_slower, is_wgmma); /* which has no representative */
+            return query_workspace(index, &other, workspace, is_slower, is_wgmma); /* it has no representative itself */
         }
         *workspace = is_recalled ? plan->workspace : max_workspace_of(table->handle, plan);
         *is_slower = is_recalled ? plan->is_slower : *is_slower;

@@ -3,8 +3,8 @@
  * cuBLASLt's first choice is up to 25 % slower than its best. A GEMM of some size is timed once with each candidate, on
  * operands of its shape; the fastest deterministic one is stored (autotune.h). Where the library runs GELU or its
  * gradient as a separate kernel, up to six times as slow as ours, an unfused GEMM plus our elementwise pass is the
- * better candidate. For GELU's gradient on compute capability 9 the winner and a sum of its columns are then timed
- * against our own kernel. */
+ * better candidate. For GELU's gradient on compute capability 9 the winner plus a sum over its columns is then
+ * timed against our own kernel. */
 #include <string.h>
 
 #include "backends/cuda/matmul/matmul.h"
@@ -194,7 +194,7 @@ static bool run_candidate(void *context, int candidate, int result)
                                      t->plan->product.accumulates ? 1 : 0, t->stream) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* The winner of the others with a sum, or our own kernel. */
+/* Candidate 0: the winner of the others plus a sum; 1: our own kernel. */
 static bool run_with_sums(void *context, int candidate, int result)
 {
     bench *t = context;
@@ -212,7 +212,7 @@ static int fastest_of(bench *t, int count, bool (*run)(void *, int, int))
                                                           .stream = t->stream});
 }
 
-/* Our own kernel fits, and its partial sums the workspace. */
+/* True if our own kernel fits the GEMM, and its partial sums fit the workspace. */
 static bool can_run_wgmma(const bench *t)
 {
     const tarn__cuda_gemm *p = &t->plan->product;
@@ -244,7 +244,7 @@ void tarn__cuda_matmul_tune(int index, tarn__cuda_matmul_plan *plan, const tarn_
     plan->algorithm = candidates[first].algo;
     plan->workspace = candidates[first].workspaceSize;
     plan->is_slower = plan->product.epilogue == CUBLASLT_EPILOGUE_DGELU;
-    plan->is_wgmma = false; /* a plan that could not be used may have left another value */
+    plan->is_wgmma = false; /* an unusable plan may have left another value */
     tarn__cuda_device *d = tarn__cuda_at(index);
     if (!d || !tarn__cuda_matmul_must_tune(&plan->product) || (count < 2 && !unfused))
         return;

@@ -1,5 +1,5 @@
-/* matmul_wgmma.c: the row of matmul_gelu_grad by our own kernel on compute capability 9.0 (gemm_wgmma_grad.cu), for
- * calls that want column sums, too. It runs where tuning found it faster than the library and a sum (matmul_tune.c). */
+/* matmul_wgmma.c: the row of matmul_gelu_grad for our own kernel on compute capability 9.0 (gemm_wgmma_grad.cu), for
+ * calls with column sums. It runs where autotuning found it faster than the library plus a sum (matmul_tune.c). */
 #include <stdlib.h>
 #include <string.h>
 

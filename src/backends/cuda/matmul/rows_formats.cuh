@@ -1,4 +1,4 @@
-/* rows_formats.cuh: rows of a weight for rows_wgmma.cuh: how a stage of them lies in shared memory, and how they become
+/* rows_formats.cuh: rows of a weight for rows_wgmma.cuh: their layout in a stage in shared memory, and how they become
  * left operands of wgmma in registers. Dequantized elements are those of dequantize.cuh, rounded to bf16. */
 #ifndef TARN__CUDA_ROWS_FORMATS_CUH
 #define TARN__CUDA_ROWS_FORMATS_CUH
@@ -43,7 +43,7 @@ template <int BYTE> __device__ __forceinline__ float byte_at_16(uint32_t word)
     return __uint_as_float(__byte_perm(word, 0x43000000u, 0x7044 | BYTE << 8));
 }
 
-/* How a format's rows lie in a stage, and its elements as left operands:
+/* Layout of a format's rows in a stage, and its elements as left operands:
  *
  *   line, vector, vectors       bytes of a row in a stage; of a copy; copies of a row
  *   offset_of(stage, part)      what a stage adds to the offset of a row's copy `part`, which is part * vector
@@ -98,7 +98,7 @@ template <> struct stage_format<TARN_Q4_K> {
         return make_float2(__fmul_rn(scale_of((uint16_t)head.x), (float)scale),
                            __fmul_rn(scale_of((uint16_t)(head.x >> 16)), (float)min));
     }
-    /* The four lanes of a pair of rows compute the scales of their two groups, each of one row and group. */
+    /* The four lanes of a pair of rows compute the scales of two groups: each lane that of one row and group. */
     static __device__ __forceinline__ void chunk(const char *rows, int stage, int half, uint32_t (*left)[4])
     {
         const int lane = threadIdx.x % WARP, own = lane % 4;

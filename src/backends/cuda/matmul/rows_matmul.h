@@ -1,4 +1,4 @@
-/* rows_matmul.h: products with some dozens to hundreds of rows of x by wgmma (rows_wgmma.cuh): rows of the kernels
+/* rows_matmul.h: matmuls of 17 to 256 rows of x with quantized weights by wgmma (rows_wgmma.cuh): kernel rows of
  * matmul_quant, norm_linear, norm_gate_up and linear_residual. */
 #ifndef TARN__CUDA_ROWS_MATMUL_H
 #define TARN__CUDA_ROWS_MATMUL_H

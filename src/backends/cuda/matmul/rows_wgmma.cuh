@@ -1,12 +1,11 @@
-/* rows_wgmma.cuh: y = x · weightᵀ with quantized weights and some dozens to hundreds of rows of x, as in decoding many
- * sequences, by wgmma: up to three weights that share x, or a gate and up; with bias, activation, scale, soft cap and
- * residual.
+/* rows_wgmma.cuh: y = x · weightᵀ with quantized weights and 17 to 256 rows of x, as in decoding many sequences, by
+ * wgmma: up to three weights that share x, or a gate and up; with bias, activation, scale, soft cap and residual.
  *
  * The product is transposed: 64 rows of a weight are the left operand of a warpgroup, dequantized in registers, and the
- * rows of x, columns of the sum, are the right one, in shared memory. So a weight is read from memory once, as it is.
- * Both operands arrive through a ring of stages of DEPTH elements: the weight by asynchronous copies of all threads, x
- * by the bulk tensor copy engine, which swizzles it and adds rows of zeros. (wgmma reads x in the async proxy: after
- * ordinary copies it would need a fence, which waits for all copies under way.)
+ * rows of x, columns of the sum, are the right one, in shared memory. So a weight is read from memory once, in its
+ * quantized form. Both operands arrive through a ring of stages of DEPTH elements: the weight by asynchronous copies of
+ * all threads, x by the bulk tensor copy engine, which swizzles it and adds rows of zeros. (wgmma reads x in the async
+ * proxy: after ordinary copies it would need a fence, which waits for all copies under way.)
  *
  * A cluster of thread blocks shares the rows of a tile: each has a slice of `in`. Their sums are added in order, over
  * distributed shared memory. How `in` is cut depends on the weights' shapes, and on whether x has up to 64 rows. */
@@ -64,12 +63,12 @@ template <tarn_dtype Q> struct weight_copies {
     const char *from;
     int64_t turn, up; /* bytes to the next of the thread's rows; from the gate's rows to those of up */
     uint32_t to;      /* offset in a stage */
-    int row, rows;    /* rows of the tile that are there, of each half if it is gated */
+    int row, rows;    /* rows: existing rows of the tile, of each half if it is gated */
     bool is_whole, is_gated;
 
     __device__ __forceinline__ weight_copies(const rows_args &a, const rows_weight &w, int tile)
     {
-        /* a gated tile has 64 rows of the gate, then the same of up; the last threads have none */
+        /* a gated tile has 64 rows of the gate, then the same rows of up; the last threads copy nothing */
         const int part = (int)threadIdx.x % format::vectors;
         is_gated = a.is_gated;
         rows = min(is_gated ? GROUP_ROWS : TILE_ROWS, w.out - tile * (is_gated ? GROUP_ROWS : TILE_ROWS));
@@ -81,7 +80,7 @@ template <tarn_dtype Q> struct weight_copies {
         if (row >= step)
             row = TILE_ROWS;
     }
-    /* Stage `stage` to the rows at `rows_at`. */
+    /* Copies stage `stage` to the rows at `rows_at`. */
     __device__ __forceinline__ void issue(int stage, uint32_t rows_at) const
     {
         const int part = (int)threadIdx.x % format::vectors;
@@ -111,7 +110,7 @@ template <tarn_dtype Q> struct weight_copies {
     }
 };
 
-/* Completes with `bytes` more of the engine's copies; one thread. */
+/* Arrives; the phase ends after `bytes` more bytes of the copy engine. One thread. */
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -126,7 +125,7 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, in
                  : "memory");
 }
 
-/* Stage `stage` of x; one thread. */
+/* Copies stage `stage` of x; one thread. */
 template <tarn_dtype Q, int TOKENS>
 __device__ __forceinline__ void copy_x(const rows_args &a, int stage, uint32_t to, uint32_t barrier)
 {
@@ -188,7 +187,7 @@ __device__ __forceinline__ float4 add_slices(const float *own, int slices)
     const uint32_t at = shared_address(own);
     float4 part[MAX_CLUSTER], y = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int s = 0; s < MAX_CLUSTER; s++) /* all on their way before the first is used */
+    for (int s = 0; s < MAX_CLUSTER; s++) /* all loads are issued before the first is used */
         part[s] = s < slices ? load_of_block(at, s) : y;
     y = part[0];
 #pragma unroll
@@ -228,7 +227,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) rows_kernel(cons
     enum { width = product_width<TOKENS>, products = TOKENS / width, sum_line = TILE_ROWS + 4 };
     extern __shared__ __align__(1024) char shared[];
     __shared__ __align__(8) uint64_t arrived[STAGES]; /* x of the stages */
-    /* an offset, since a rounded address would not be known to be of shared memory */
+    /* an offset: the compiler would not know that a rounded address is in shared memory */
     const uint32_t before = (1024 - shared_address(shared) % 1024) % 1024, ring_at = shared_address(shared) + before,
                    arrived_at = shared_address(arrived);
     char *ring = shared + before;
@@ -246,7 +245,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) rows_kernel(cons
             barrier_init(arrived_at + i * 8, 1);
         publish_shared();
     }
-    /* weights before the wait: no kernel writes them */
+    /* weights are loaded before the wait: no kernel writes them */
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) {
         if (first + i < end)
@@ -266,7 +265,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) rows_kernel(cons
     uint32_t left[DEPTH / PANEL][CHUNK_STEPS][4];
     for (int stage = first, place = 0, parity = 0; stage < end; stage++) {
         wait_stage<STAGES - 2>();
-        __syncthreads(); /* the stage of the weight is here, and the one before it has been used */
+        __syncthreads(); /* the weight's stage has arrived, and the previous one is no longer used */
         const int ahead = stage + STAGES - 1, place_ahead = place == 0 ? STAGES - 1 : place - 1;
         if (ahead < end) {
             const uint32_t to = ring_at + place_ahead * layout::bytes;

@@ -1,10 +1,10 @@
-/* rows_wgmma_matmul.cu: the calls that the kernel of rows_wgmma.cuh computes: linear layers with quantized weights, and
- * the operations of a decode step of many sequences, where a norm is a kernel of its own. */
+/* rows_wgmma_matmul.cu: launches the kernel of rows_wgmma.cuh, for linear layers with quantized weights and for the
+ * operations of a decode step of many sequences, where a norm is a kernel of its own. */
 #include "backends/cuda/matmul/rows_matmul.h"
 #include "backends/cuda/matmul/rows_wgmma.cuh"
 
-#define MAJOR 9     /* compute capability: no later one has wgmma */
-#define MIN_ROWS 17 /* of x: fewer have kernels of their own */
+#define MAJOR 9     /* compute capability; later ones have no wgmma */
+#define MIN_ROWS 17 /* of x; fewer run decode_mma.cu or quant_matmul.cu */
 #define MAX_ROWS 256
 #define MAX_PLAIN_ROWS 64 /* without norm or residual: beyond, dequantizing for cuBLASLt is as fast */
 #define FULL_DEVICE 128   /* thread blocks */
@@ -28,7 +28,7 @@ __device__ __forceinline__ float sum_of_block(float part, float *space)
     return block_reduce<plus>(part, space, 0.0f);
 }
 
-/* A block per row, which is in registers; y is contiguous. */
+/* A block per row, which it keeps in registers; y is contiguous. */
 template <int VECTORS>
 static __global__ void __launch_bounds__(NORM_THREADS) norm_rows_kernel(const __grid_constant__ norm_rows_args a)
 {
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_rows_kernel(const __
     }
 }
 
-/* x as the products read it. */
+/* x as the matmuls read it. */
 struct rows_x {
     const bf16 *base;
     int64_t down; /* elements */
@@ -110,7 +110,7 @@ typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, vo
                               const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* The driver's function, since the library does not link libcuda; NULL: it has none. */
+/* cuTensorMapEncodeTiled(), looked up since the library does not link the driver; NULL: the driver has none. */
 static encode_fn tensor_map_encoder(void)
 {
     static void *const found = [] {
@@ -143,8 +143,8 @@ static bool describe_x(const tarn__call *call, rows_args *a, const rows_x *x, in
     return false;
 }
 
-/* Slices of `in`: enough blocks to occupy a device where `resident` of them share a multiprocessor, each with two
- * stages at least, and with eight where one block per multiprocessor is reached. */
+/* Number of slices of `in`: enough blocks to occupy a device on which `resident` blocks share a multiprocessor. A slice
+ * has at least two stages, and at least eight once there is one block per multiprocessor. */
 static int slices_of(int tiles, int stages, int resident)
 {
     int slices = 1;
@@ -164,7 +164,7 @@ static void launch_kernel(const tarn__call *call, rows_args &a, const rows_x &x,
                 slices, rows_shared<Q, TOKENS, STAGES>(), a);
 }
 
-/* Stages that fit the shared memory of a multiprocessor, with one block or two. */
+/* Number of stages that fit in shared memory with one block per multiprocessor, or with two. */
 template <tarn_dtype Q, int TOKENS> static constexpr int stages_for(int blocks)
 {
     return (int)(((227 << 10) / blocks - 2048) / stage_layout<Q, TOKENS>::bytes);
@@ -180,7 +180,7 @@ template <tarn_dtype Q> static void launch_tokens(const tarn__call *call, rows_a
         launch_kernel<Q, 256, stages_for<Q, 256>(1), 1>(call, a, x, tiles);
 }
 
-/* Completes the tiles of the weights. */
+/* Sets the tiles of the weights. */
 static void launch(const tarn__call *call, rows_args &a, const rows_x &x, const tarn__view *weight)
 {
     const int each = a.is_gated ? GROUP_ROWS : TILE_ROWS;
@@ -230,7 +230,7 @@ static rows_x x_of_call(const tarn__call *call)
     return rows_x{(const bf16 *)tarn__view_at(x), x->stride[0], (int)x->shape[1]};
 }
 
-/* x, normalized into the call's scratch if there is a norm. */
+/* Returns x, normalized into the call's scratch if there is a norm. */
 static rows_x normalize(const tarn__call *call, const tarn__view *norm, const tarn__view *bias)
 {
     const tarn__decode_linear *params = (const tarn__decode_linear *)call->params;
@@ -276,14 +276,14 @@ static bool weight_fits(const tarn__view *weight, const tarn__view *bias)
            weight->stride[0] > 0 && is_aligned(weight) && (!bias || bias->dtype == TARN_BF16);
 }
 
-/* Results of an operation are new; others may be views. */
+/* y is a result, or a residual, which may be a view of another tensor; NULL fits: absent, or not allocated yet. */
 static bool y_fits(const tarn__view *y)
 {
     return !y ||
            (y->dtype == TARN_BF16 && y->stride[1] == 1 && y->stride[0] % 4 == 0 && is_aligned(tarn__view_at(y), 8));
 }
 
-/* A norm of rows in registers; none with a post-norm, which is not fused here. */
+/* Rows of a norm must fit in registers. Post-norms are not fused here. */
 static bool norm_fits(const tarn__call *call, const tarn__view *norm, const tarn__view *bias, int post)
 {
     return (call->inputs <= post || !call->in[post]) &&

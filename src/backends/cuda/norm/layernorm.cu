@@ -71,7 +71,7 @@ __device__ __forceinline__ vec<C, 1> add_vec(const untyped<C> *, const norm_args
     return R::fetch(a.rows.operand[IN], offset[IN], at);
 }
 
-/* Dropout of a thread's vectors of the second term, which is contiguous. */
+/* Applies dropout to a thread's vectors of the second term, which is contiguous. */
 template <int P, typename T, int N>
 __device__ __forceinline__ void drop_row(const typed<T, N> *, const norm_args &a, int64_t row, int vecs, vec<T, N> *x)
 {
@@ -295,8 +295,8 @@ static void run_residual_norm(const tarn__call *call)
     run<true>(call, views, a);
 }
 
-/* The same with dropout of b: in the kernel of the norm, else before it, into the memory of the norm, whose rows are
- * read before they are written. */
+/* The same with dropout of b, in the kernel of the norm if it fits. Else dropout runs first and writes to the memory of
+ * the norm's result, of which the norm reads a row before it writes it. */
 static void run_dropout_residual_norm(const tarn__call *call)
 {
     const tarn__random *random = &((const tarn__residual_norm *)call->params)->random;

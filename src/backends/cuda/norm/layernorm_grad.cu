@@ -303,7 +303,7 @@ tarn__plan_status tarn__cuda_prepare_layernorm_grad(tarn__plan *plan, const laye
     return TARN__PLAN_READY;
 }
 
-/* Grid: a block per chunk. True if it did the dropout. */
+/* Grid: a block per chunk. True if dropout was fused. */
 template <typename T, bool has_residual>
 static bool launch(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
@@ -336,7 +336,7 @@ static bool launch(const tarn__call *call, const grad_plan &p, const grad_args &
     return false;
 }
 
-/* Dispatch on the plan's kind and the dtype. The same. */
+/* Dispatches on the plan's kind and the dtype. True if dropout was fused. */
 template <bool has_residual> static bool launch_chunks(const tarn__call *call, const grad_plan &p, const grad_args &a)
 {
     tarn_dtype dtype = call->in[0]->dtype;

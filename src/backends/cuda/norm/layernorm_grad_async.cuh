@@ -48,7 +48,7 @@ template <int N, int P, bool has_residual> struct ring_layout {
         fits = RING_BYTES / (WARPS_PER_BLOCK * slot_vecs * N * 2)
     };
     enum { slots = fits < 4 ? fits : 4 };
-    static_assert(fits >= 2, "one row is worked on while the next one comes");
+    static_assert(fits >= 2, "one row is computed while the next one is copied");
 };
 
 /* The type of an explicit load of 8 or 16 bytes. */
@@ -148,7 +148,8 @@ __device__ __forceinline__ void add_row(const row_pipeline<T, N, P, has_residual
         }
 }
 
-/* gx of a row, from the ring, and its dropout: of what was rounded, from element `first` of all. */
+/* Writes gx of a row from the ring, and dropout of the rounded gx; `first` is the index of its first element in all of
+ * gx. */
 template <typename T, int N, int P, bool has_residual, bool drops>
 __device__ __forceinline__ void
 write_row(const grad_args &a, const source &random, const row_pipeline<T, N, P, has_residual> &ring, int slot,
@@ -204,7 +205,7 @@ __device__ __forceinline__ void write_columns(const grad_args &a, int operand, c
     }
 }
 
-/* Blocks per multiprocessor: of short rows more, whose column sums leave registers. */
+/* Blocks per multiprocessor; more for short rows, whose column sums need fewer registers. */
 template <int N> constexpr int async_blocks = N == 4 ? ASYNC_BLOCKS_SHORT : ASYNC_BLOCKS;
 
 /* Two sums over the warp at once, as sum_parts() adds each. */

@@ -74,7 +74,7 @@ template <typename T, int N> __device__ __forceinline__ void scale_vec(vec<T, N>
     }
 }
 
-/* random.cu: dropout of `from` into `to`, of one shape and dtype, by `random`. */
+/* random.cu: writes dropout of `from` to `to`, of the same shape and dtype, with the draws of `random`. */
 void tarn__cuda_dropout(const tarn__call *call, const tarn__random *random, const tarn__view *from,
                         const tarn__view *to);
 
@@ -96,8 +96,8 @@ __device__ __forceinline__ uint32_t scale_pair(uint32_t x, f16 factor)
     return x;
 }
 
-/* Dropout of the vector whose first element is number `first`, a multiple of 4. Pairs of 16-bit elements are multiplied
- * at once where the scale is such an element, as it is for probabilities of 1/5 and 1/2. */
+/* Dropout of a vector whose first element has the index `first`, a multiple of 4. Pairs of 16-bit elements are
+ * multiplied at once if the scale is exact in their dtype, as for probabilities of 1/5 and 1/2. */
 template <typename T, int N>
 __device__ __forceinline__ void drop_vec(const dropout &d, const source &rng, uint64_t first, vec<T, N> &x)
 {

@@ -1,8 +1,8 @@
 /* long_columns.cuh: reductions of the long columns of a matrix, as in the gradients of biases.
  *
- * A block has 128 bytes of columns side by side and a chunk of rows; there are as many chunks as make one wave of
- * blocks. So all blocks load all the time, merge once, and leave few states for the second kernel, that of
- * reduce_loops.cuh. Splits depend on the shape alone. */
+ * A block has 128 bytes of adjacent columns and a chunk of rows. The number of chunks is that of one wave of blocks, so
+ * all blocks load all the time, merge once, and leave few states to the second kernel, that of reduce_loops.cuh. Splits
+ * depend on the shape alone. */
 #ifndef TARN__CUDA_LONG_COLUMNS_CUH
 #define TARN__CUDA_LONG_COLUMNS_CUH
 
@@ -17,8 +17,8 @@ struct reduce_job {
     bool has_long_columns;
 };
 
-/* Changes the chunks of a planned reduction. False for what is no matrix of vectors, for short columns, and where whole
- * chunks fill a wave badly. */
+/* Sets the chunks of a planned reduction. False if the operand is not a matrix whose rows are whole vectors, if columns
+ * are short, or if whole chunks fill less than 9/10 of a wave. */
 static inline bool plan_long_columns(reduce_args *a)
 {
     const int rows = THREADS / LONG_UNITS;
@@ -121,7 +121,7 @@ template <template <typename> class Op, typename T> static void launch_long(cons
     reduce_chunks<op><<<blocks_for(a.outputs, 1 << bits), THREADS, 0, stream>>>(a, bits);
 }
 
-/* After prepare_reduce(). */
+/* Runs a reduction planned by prepare_reduce(). */
 template <template <typename> class Op> static void run_reduce(const reduce_args &a, bool is_long, cudaStream_t stream)
 {
     if (!is_long)

@@ -1,14 +1,14 @@
-/* cross_entropy_async.cuh: cross entropy and its gradient of long rows, which are fetched ahead.
+/* cross_entropy_async.cuh: cross entropy and its gradient for long rows, which are prefetched.
  *
- * A multiprocessor has one block, and two rows in shared memory. The block takes every gridDim-th row. One loop over
- * the vectors of a row collects its max and sum, writes the gradient of the row before it from the other slot, and
- * fetches the row after it into the vectors that this frees: memory is read and written all the time, and up to a row
- * is on its way. A thread reads only what it fetched itself: the slots need no barrier. A row needs one, between its
- * max and sum and its gradient. Little may happen between two loops, since nothing is fetched then: a warp of its own,
- * the loss warp, reads targets and computes in f64 what concerns single elements, the loss and the target's gradient,
- * while the others go on.
+ * A multiprocessor has one block, with two rows in shared memory. The block computes every gridDim-th row. One loop
+ * over the vectors of a row computes its max and sum, writes the gradient of the previous row from the other slot, and
+ * prefetches the next row into the vectors that this frees. So memory is read and written all the time, with up to one
+ * row in flight. A thread reads only what it has fetched itself, so the slots need no barrier. One barrier per row
+ * separates its max and sum from its gradient. Nothing is fetched between two loops, so they must be close together:
+ * one warp, the loss warp, reads the targets and computes the loss and the target's gradient in f64 while the others
+ * continue.
  *
- * All sums of a row are in an order that follows from its length. */
+ * The order of all sums of a row depends on its length alone. */
 #ifndef TARN__CUDA_CROSS_ENTROPY_ASYNC_CUH
 #define TARN__CUDA_CROSS_ENTROPY_ASYNC_CUH
 
@@ -19,7 +19,7 @@
 
 enum { GRADIENT = ROW_OPERANDS, GRAD, LOSS, OPERANDS };
 
-#define ASYNC_WARPS 16 /* without the loss warp */
+#define ASYNC_WARPS 16 /* besides the loss warp */
 #define ASYNC_THREADS (ASYNC_WARPS * WARP)
 #define ASYNC_GROUPS 4                                             /* of the vectors of a row, per thread */
 #define ASYNC_VECS 4                                               /* of a group */
@@ -149,14 +149,14 @@ __device__ __forceinline__ void take_vecs(row_stats<typename R::real> &stats, co
         }
 }
 
-/* The warp's max in one instruction: floats in the order of integers. Not for NaN. */
+/* The warp's max in one instruction, on floats mapped to integers of the same order. Not for NaN. */
 __device__ __forceinline__ float warp_max(float x)
 {
     const int bits = __float_as_int(x), max = __reduce_max_sync(FULL_WARP, bits >= 0 ? bits : bits ^ INT_MAX);
     return __int_as_float(max >= 0 ? max : max ^ INT_MAX);
 }
 
-/* Every lane gets the warp's. */
+/* Reduces over the warp; every lane gets the result. */
 template <typename C> __device__ __forceinline__ void reduce_warp(row_stats<C> &stats, bool is_smoothed)
 {
     stats.softmax.rescale_to(warp_max(stats.softmax.row_max));
@@ -249,8 +249,8 @@ __device__ __forceinline__ void write_target(const fused_args &a, int64_t row, c
     store_any(to.base, to.dtype, offset_in(a, GRAD, job, row) + job.target * to.along, gradient);
 }
 
-/* The turns of the other warps, as async_kernel() has them. A row's gradient has been written when the barrier of its
- * second turn is passed: then that of its target overwrites it. */
+/* Has the same turns as the other warps in async_kernel(). After the barrier of a row's second turn its gradient has
+ * been written; then the target's gradient overwrites one element of it. */
 template <typename C> __device__ __forceinline__ void run_loss_warp(const fused_args &a, row_exchange<C> *exchange)
 {
     const int64_t blocks = gridDim.x;
@@ -288,15 +288,15 @@ template <typename V> __device__ __forceinline__ V vec_in(const V *slot)
     return x;
 }
 
-/* The three rows in work, and where they are. */
+/* The three rows of a turn, and their memory. */
 template <typename R> struct row_window {
     row_job before, here, next;
-    typename R::raw *slot, *other; /* here; before, and then next */
+    typename R::raw *slot, *other; /* of `here`; of `before`, then of `next` */
     const typename R::raw *from;   /* next */
     int64_t grad_row;              /* before */
 };
 
-/* V vectors of each of the three rows: statistics, gradient, copy. */
+/* V vectors of each of the three rows: statistics of `here`, gradient of `before`, copy of `next`. */
 template <typename R, int V>
 __device__ __forceinline__ void process_vecs(const fused_args &a, const row_window<R> &rows, int first,
                                              row_stats<typename R::real> &stats,
@@ -403,7 +403,7 @@ static __global__ void __launch_bounds__(ASYNC_THREADS + WARP, 1) async_kernel(c
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
-/* Not more than there are rows. */
+/* Blocks of the grid: at most one per row. */
 static inline unsigned async_blocks(int device, int64_t rows)
 {
     const int64_t blocks = tarn__cuda_at(device)->multiprocessors;

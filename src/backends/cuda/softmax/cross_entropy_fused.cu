@@ -1,10 +1,10 @@
 /* cross_entropy_fused.cu: cross entropy and its gradient in one kernel: a row of logits is read from memory once and
  * stays in shared memory while its max and sum are computed, so two thirds of the bytes of the two kernels are moved.
  *
- *   async      long rows, of which two fit into shared memory: cross_entropy_async.cuh
- *   row        shorter ones: a block per row; several share a multiprocessor, so that one waits while another computes
+ *   async      long rows, two of which fit in shared memory: cross_entropy_async.cuh
+ *   row        shorter rows: a block per row; several share a multiprocessor: one waits while another computes
  *
- * Rows that do not fit in shared memory, or are no whole vectors, go through the two kernels. */
+ * Rows that do not fit in shared memory, or are not whole vectors, run the two kernels. */
 #include <atomic>
 
 #include "backends/cuda/softmax/cross_entropy_async.cuh"
@@ -155,7 +155,7 @@ template <typename T> static bool is_supported(const tarn__call *call, const row
            (call->is_meta || fits_one<R>(call->device));
 }
 
-/* The kernel follows from the row's length and the device alone, as the order of its sums does. Grid: a block per
+/* The kernel, and with it the order of sums, depends on the row's length and the device alone. Grid: a block per
  * multiprocessor for long rows, else per row. Bytes: logits read, gradient written. */
 template <typename T> static void launch(const tarn__call *call, const fused_args &a)
 {

@@ -1,5 +1,5 @@
-/* decode_argmax.cl: greedy sampling: the first index of each row's maximum, -1 where it is NaN or infinite. A
- * work-group has a row. NaN counts as infinity: neither picks a token.
+/* decode_argmax.cl: greedy sampling: the first index of each row's max, or -1 if the row has NaN or its max is
+ * infinite. A work-group computes a row. NaN counts as infinity: neither selects a token.
  *
  * Options: T; GROUP; VEC4 where rows are contiguous aligned vec4s. */
 #include "backends/opencl/common/vec4.cl"

@@ -1,12 +1,12 @@
-/* decode_attention.c: attention of one token per sequence with its KV cache: the launchers of decode_attention.cl.
- * Like decode_gemv.c it needs local memory: a CPU composes the operation. */
+/* decode_attention.c: attention of one token per sequence to its KV cache: the launchers of decode_attention.cl. They
+ * need local memory, as decode_gemv.c does; CPUs compose the operation. */
 #include <math.h>
 #include <stdio.h>
 
 #include "backends/opencl/runtime/opencl.h"
 
 #define MAX_GROUP 512
-#define MAX_HEAD_DIM 128 /* elements: 64 pairs, whose frequencies are an argument */
+#define MAX_HEAD_DIM 128 /* elements: the frequencies of 64 pairs are a kernel argument */
 #define MIN_SPLIT 512    /* keys */
 #define MAX_SPLITS 64
 
@@ -20,7 +20,7 @@ typedef struct decode_args {
     float scale, cap, magnitude;
 } decode_args;
 
-/* Rotations per position, each a sum of two floats. */
+/* Turns per position of each pair, as sums of two floats. */
 typedef struct frequencies {
     float at[MAX_HEAD_DIM / 2][2];
 } frequencies;
@@ -33,7 +33,7 @@ typedef struct job {
 
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
 
-/* Keys at a time: what three quarters of local memory hold, of 48 KiB at most. */
+/* Keys per tile: as many as fit in three quarters of local memory, of which at most 48 KiB count. */
 static int64_t tile_of(const tarn__cl_device *device, int64_t depth)
 {
     const int64_t bytes = device->local_bytes < 48 << 10 ? (int64_t)device->local_bytes : 48 << 10;
@@ -48,7 +48,7 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Splits of the keys: where the heads are too few for the device, and the keys enough. */
+/* Number of splits of the keys; above 1 if there are too few heads to occupy the device, and enough keys. */
 static int64_t splits_of(const tarn__call *call)
 {
     const tarn__attention_decode *params = call->params;
@@ -186,7 +186,7 @@ static void kernel_attention_decode(const tarn__call *call)
     tarn__cl_enqueue_independent(&l, 3, (size_t[]){(size_t)q->shape[3], (size_t)q->shape[2], (size_t)q->shape[0]}, 64);
 }
 
-/* Heads of whole vectors of eight elements, in the cache, too. */
+/* True if heads are whole vectors of eight elements, also in the cache. */
 static bool fits(const tarn__call *call)
 {
     const tarn__cl_device *device = tarn__cl_device_at(call->device);

@@ -1,11 +1,11 @@
 /* decode_attention.cl: attention of one token per sequence: rotates its queries and key (RoPE), appends key and value
- * to the KV cache, and attends to all keys. A work-group has a query head, or a split of its keys; `merge` joins
- * splits.
+ * to the KV cache, and attends to all keys. A work-group computes a query head, or a split of its keys; `merge`
+ * joins splits.
  *
- * Keys are taken TILE at a time: LANES work-items share a key, eight elements each, AHEAD keys in flight, whose partial
- * products are added in local memory; then weights relative to the running maximum; then the same work-items add the
- * weighted values. All sums run in a fixed order. The token's own key and value are in local memory: every work-group
- * computes them, one writes them to the cache.
+ * Keys are processed TILE at a time. LANES work-items share a key, with eight elements each and AHEAD keys in flight;
+ * their partial products are added in local memory. Then the weights relative to the running max are computed, and the
+ * same work-items add the weighted values. All sums run in a fixed order. The token's own key and value are in local
+ * memory: every work-group computes them, and one writes them to the cache.
  *
  * Options: T, dtype of q, k, v and y; T_KV of the cache, with QUANTIZED u8 with scales; T_POSITION; DEPTH, elements of
  * a head, a multiple of eight; GROUP; TILE; SPLIT: results are partial; SOFTCAP. */
@@ -37,14 +37,14 @@ typedef struct decode_args {
     float scale, cap, magnitude;
 } decode_args;
 
-/* In rotations per position, each a sum of two floats. */
+/* In turns per position, each a sum of two floats. */
 typedef struct frequencies {
     float2 at[MAX_PAIRS];
 } frequencies;
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
-/* Eight elements of a row of the cache as they were loaded, several of which are in flight; and as floats. */
+/* Eight elements of a cache row as loaded, to keep several in flight; and as floats. */
 #if defined(QUANTIZED)
 typedef struct loaded {
     uchar8 q;
@@ -141,7 +141,7 @@ float inverse_of(float x)
     return isfinite(y) ? y : 0;
 }
 
-/* Rounds a row as the cache stores it, elements [first, end); `to` not NULL: and stores it. */
+/* Rounds elements [first, end) of a row as the cache stores them, and stores them if `to` is not NULL. */
 #ifdef QUANTIZED
 void store_row(__local float *row, int first, int end, __global void *to, long at, __global void *scales, long scale_at)
 {
@@ -179,7 +179,7 @@ int partner_of(int d, const decode_args *a, int *pair)
     return a->is_interleaved ? d ^ 1 : d < a->pairs ? d + a->pairs : d - a->pairs;
 }
 
-/* Element d of a head of the token as loaded, with its partner: loads come long before the angles are known. */
+/* Element d of a head of the token, and its partner, as loaded: long before the angles are known. */
 float2 load_pair(const __global void *x, long from, int d, const decode_args *a)
 {
     int pair;
@@ -225,7 +225,7 @@ attend(decode_args a, frequencies turns, const __global void *q, const __global 
                key_scales = a.key_scale + batch * a.scale_stride[0] + kv_head * a.scale_stride[1],
                value_scales = a.value_scale + batch * a.scale_stride[0] + kv_head * a.scale_stride[1];
     loaded ahead[AHEAD];
-/* The next rows of keys or values of this work-item, from the tile's row i on: any row where there are none. */
+/* Loads this work-item's next rows of keys or values, from the tile's row i on; past the end any row. */
 #define LOAD_ROWS(name, i) \
     if ((i) < cached && slot < SLOTS) { \
         EACH(u, AHEAD) \
@@ -251,7 +251,7 @@ attend(decode_args a, frequencies turns, const __global void *q, const __global 
         const int cached = (int)min(min(end, at) - first, (long)TILE);
         LOAD_ROWS(key, slot)
     }
-    /* an angle is the fraction of its turns */
+    /* the angle is the fractional part of the turns */
     for (int i = item; i < a.pairs; i += GROUP) {
         const float p = (float)at, high = p * turns.at[i].x, low = fma(p, turns.at[i].x, -high) + p * turns.at[i].y,
                     turn = 2 * ((high - rint(high)) + low);

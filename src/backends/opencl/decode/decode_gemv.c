@@ -1,5 +1,5 @@
 /* decode_gemv.c: the linear layers of a decode step, with norm, bias, activation, gate and residual: the launchers of
- * decode_gemv.cl. They need local memory, so a CPU composes these operations. */
+ * decode_gemv.cl. They need local memory; CPUs compose these operations. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ typedef struct gemv_args {
 
 enum bias_dtype { BIAS_F32, BIAS_BF16, BIAS_F16 };
 
-/* What a program is compiled for; all bytes are compared. */
+/* Properties that a program is compiled for; compared byte by byte. */
 typedef struct form {
     int8_t dtype, format, rows, weights;
     bool is_gated, has_norm, has_norm_bias, is_centred, has_bias, has_residual;
@@ -80,7 +80,7 @@ static operands of_linear_residual(const tarn__call *call)
 
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
 
-/* Params are missing where an operation only asks. */
+/* Params are NULL when an operation only asks whether the call fits. */
 static form form_of(const operands *o, const tarn__decode_linear *params)
 {
     const int64_t rows = o->x->shape[0];
@@ -94,15 +94,15 @@ static form form_of(const operands *o, const tarn__decode_linear *params)
     return f;
 }
 
-/* Options of decode_gemv.cl that numbers follow: work-items of a team, rows of weights that it multiplies at once,
- * units in flight, elements of x in local memory. */
+/* Numeric options of decode_gemv.cl: work-items per team, rows of weights that a team multiplies at once, units in
+ * flight, elements of x in local memory. */
 typedef struct shape {
     int team, jobs, unroll, chunk;
     bool is_staged, has_x16;
 } shape;
 
-/* With several rows of x a team has more rows of the weights, since it reads x for each batch of them: 16 bits per
- * element, where x has them. Local memory stays within 48 KiB. */
+/* With several rows of x a team multiplies more rows of the weights at once, since it reads x anew for each batch of
+ * them. 16-bit x then stays 16 bits wide. Local memory stays within 48 KiB. */
 static shape shape_of(const form *f)
 {
     const bool is_quantized = tarn__is_quantized((tarn_dtype)f->format);
@@ -132,8 +132,8 @@ static const tarn__cl_kernel *find(const tarn__call *call, const form *f)
     return tarn__cl_find(call, "decode_gemv", "gemv", options);
 }
 
-/* Programs of all devices that were asked for, since calls ask several times: writing and hashing options would take
- * longer than their launch. NULL where it cannot run. */
+/* The program of a call, cached for all devices, since calls ask several times: formatting and hashing its options
+ * would take longer than the launch. NULL if it cannot run. */
 static const tarn__cl_kernel *kernel_of(const tarn__call *call, const form *f)
 {
     enum { CAPACITY = 256 };
@@ -280,7 +280,7 @@ static void arg_memory(tarn__cl_launch *l, const tarn__view *view)
     tarn__cl_arg_value(l, view ? &memory : NULL, sizeof(memory));
 }
 
-/* Work-groups: as many as run at once, or fewer; elements of y go to them in turn. Bytes: the weights'. */
+/* Grid: at most as many work-groups as run at once; they take elements of y in turn. Bytes: the weights'. */
 static void run(const tarn__call *call, const operands *o)
 {
     const job *j = tarn__plan_job(call->plan);
@@ -330,7 +330,7 @@ static tarn__plan_status prepare_norm_gate_up(const tarn__call *call, tarn__plan
     return prepare(call, plan, &o);
 }
 
-/* act(gate) · up: a team has both rows of an element of y. */
+/* act(gate) · up: a team multiplies both rows of an element of y. */
 static void kernel_norm_gate_up(const tarn__call *call)
 {
     const operands o = of_norm_gate_up(call);

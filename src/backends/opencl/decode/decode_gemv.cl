@@ -4,10 +4,10 @@
  * A team of TEAM work-items multiplies JOBS rows of the weights at once; its work-items take every TEAM-th unit, a few
  * adjacent elements, and their sums are added in order in local memory. Weights that begin at whole vectors are loaded
  * straight into registers, the next batch before the last one is used (UNROLL units per work-item and row); others are
- * copied through local memory in tiles of CHUNK elements (STAGED). x is normalized into local memory by every
- * work-group for itself, as f32, CHUNK elements of each row at a time.
+ * copied through local memory in tiles of CHUNK elements (STAGED). Every work-group normalizes x into local
+ * memory for itself, as f32, CHUNK elements of each row at a time.
  *
- * Options: T, dtype of x, norm, residual and y; FORMAT, dtype of the weights, with IS_ its name; ROWS, at minimum the
+ * Options: T, dtype of x, norm, residual and y; FORMAT, dtype of the weights, and IS_ with its name; ROWS, at least the
  * rows of x; GROUP, TEAM, JOBS, UNROLL, CHUNK; WEIGHTS, 1 to 3; NORM, CENTRED (layernorm), NORM_BIAS; BIAS, of the
  * results; GATED: y = act(first) · second; RESIDUAL. */
 
@@ -28,7 +28,7 @@ typedef struct gemv_args {
     long x, x_down, norm, norm_bias;
     long weight[3], pitch[3], bias[3], bias_step[3], y[3], y_down[3];
     long sum, sum_down;
-    long jobs; /* elements of a row of all y together */
+    long jobs; /* elements of a row, of all results together */
     int out[3], bias_dtype[3];
     int in, rows, act;
     float epsilon, offset, scale, cap;
@@ -69,8 +69,8 @@ typedef float4 x_vector;
 
 /* ---- x ----------------------------------------------------------------------------------------------------------- */
 
-/* The sum of all work-items' x, in all of them, in a fixed order. `space` has GROUP + ROOT elements, used again only
- * after a barrier. */
+/* Sums the work-items' x in a fixed order; all get the sum. `space` has GROUP + ROOT elements, and may be used again
+ * only after a barrier. */
 #define ROOT 16
 float group_sum(float x, __local float *space)
 {
@@ -128,8 +128,8 @@ void store_4_local_f16(__local uint4 *to, long at, float4 v)
 }
 #endif
 
-/* Elements `first` and on of each row of x, CHUNK of them, normalized and rounded to T as the norm's result would be;
- * zeros past the end, and for rows that there are not. */
+/* Stages CHUNK elements of each row of x from `first` on, normalized and rounded to T as the norm's result would be;
+ * zeros past the end and for missing rows. */
 void stage_x(__local x_vector *to, const __global void *x, const __global void *norm, const __global void *norm_bias,
              const __local float2 *stats, int first, const gemv_args *a)
 {
@@ -179,7 +179,7 @@ float4 half_vector_f16(uint4 w, int half_)
 #define X_AT(r, v) x[((r)*X_VECTORS + (v)) * (CHUNK / UNIT) + unit]
 #endif
 
-/* Adds the products of a unit of each of the JOBS rows. x: the chunk. */
+/* Adds the products of a unit of each of the JOBS rows with the chunk x. */
 void add_units(const raw *w, int unit, const __local x_vector *x, float (*sum)[ROWS])
 {
 #ifndef PARTS
@@ -266,7 +266,7 @@ int weight_of_job(const gemv_args *a, long *row)
     return which;
 }
 
-/* In four chains, whose lengths differ by one at most. */
+/* Sums in four accumulators, whose lengths differ by at most one. */
 float sum_of(const __local float *x)
 {
     float4 sum = 0;
@@ -274,7 +274,7 @@ float sum_of(const __local float *x)
     return sum4(sum);
 }
 
-/* Sums of all work-items wait in local memory: those of PASS outputs of a team at a time. */
+/* Adds the sums of a team's work-items through local memory, PASS outputs of a team at a time. */
 #if ROWS > 2
 #define PASS 1
 #define BUFFERS 1

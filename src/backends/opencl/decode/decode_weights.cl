@@ -1,9 +1,9 @@
-/* decode_weights.cl: the formats of weights of decode_gemv.cl: how a work-item loads a unit, and makes vectors of four
- * floats of it.
+/* decode_weights.cl: the weight formats of decode_gemv.cl: how a work-item loads a unit and converts it to vectors of
+ * four floats.
  *
- * A unit is UNIT elements whose bytes are adjacent. LOAD_RAW(from, unit) is a unit as it was loaded, VECTOR_OF(bits, v)
- * its vector v, in formats with PARTS still to be multiplied by the scale of its part. Elements e to e + 3 of a row are
- * vector PLACE(e) of unit UNIT_OF(e). */
+ * A unit is UNIT elements whose bytes are adjacent. LOAD_RAW(from, unit) is a unit as loaded, VECTOR_OF(bits, v) its
+ * vector v; in formats with PARTS this must still be multiplied by the scale of its part. Elements e to e + 3 of a row
+ * are vector PLACE(e) of unit UNIT_OF(e). */
 
 #if defined(IS_f32)
 #define UNIT 4
@@ -30,7 +30,7 @@ float4 two_f16(uint a, uint b)
     return vload_half4(0, (const half *)&words);
 }
 #elif defined(IS_q4_k)
-/* Sixteen bytes: low nibbles are of one group, high ones of the next. */
+/* Sixteen bytes: low nibbles belong to one group, high nibbles to the next. */
 #define UNIT 32
 #define PARTS 2
 #define HAS_MIN

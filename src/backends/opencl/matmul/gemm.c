@@ -58,7 +58,7 @@ tarn__view tarn__cl_scratch_view(const tarn__call *call, int64_t bytes, tarn_dty
 
 /* ---- selection --------------------------------------------------------------------------------------------------- */
 
-/* True when an operand's lines are contiguous along terms, and begin at multiples of eight elements in every batch. */
+/* True if an operand's lines are contiguous along k (terms) and begin at multiples of eight elements in all batches. */
 static bool has_lines_of_8(const tarn__cl_gemm *p, int operand, const tarn__view *view, int64_t line_stride,
                            int64_t term_stride)
 {
@@ -68,7 +68,7 @@ static bool has_lines_of_8(const tarn__cl_gemm *p, int operand, const tarn__view
     return term_stride == 1 && odd % 8 == 0;
 }
 
-/* What gemm_mma.cl takes. */
+/* True if gemm_mma.cl supports the operands. */
 static bool mma_fits(const tarn__cl_device *device, const tarn__cl_gemm *p)
 {
     const tarn__cl_gemm_sizes *s = &p->sizes;
@@ -362,7 +362,8 @@ static void run_tiles(const tarn__call *call, const tarn__cl_gemm *p, const tarn
 
 /* ---- tensor cores ------------------------------------------------------------------------------------------------ */
 
-/* The largest tile of which there are enough to fill the device; where the smallest is too few, split-K. */
+/* Chooses the largest tile with which there are enough tiles to occupy the device; split-K if even the smallest has too
+ * few. */
 static void choose_mma_tile(const tarn__cl_device *device, const tarn__cl_gemm *p, tarn__cl_gemm_plan *plan)
 {
     static const int sides[][2] = {{128, 128}, {128, 64}, {64, 64}};

@@ -1,14 +1,14 @@
-/* gemm_mma.cl: GEMM of 16-bit floats by the tensor cores of NVIDIA GPUs (HAS_MMA: probed), which OpenCL C reaches
- * through inline PTX alone. A work-group of eight warps computes a tile of SIDE_M by SIDE_N, each warp TILES_M by
- * TILES_N tiles of 16 by 8.
+/* gemm_mma.cl: GEMM of 16-bit floats by the tensor cores of NVIDIA GPUs (HAS_MMA: probed), which OpenCL C reaches only
+ * through inline PTX. A work-group of eight warps computes a tile of SIDE_M by SIDE_N, each warp TILES_M by TILES_N
+ * tiles of 16 by 8.
  *
- * Both operands have contiguous terms. They go through local memory, DEPTH terms at a time: while one of two stages is
- * multiplied, the next terms are fetched into registers and then stored to the other. Sums are f32, in the order of the
- * terms.
+ * Both operands are contiguous along k (terms). They go through local memory, DEPTH terms at a time: while one of two
+ * stages is multiplied, the next terms are fetched into registers and then stored to the other stage. Sums are f32, in
+ * the order of the terms.
  *
- * Options: those of gemm.cl; T_A, dtype of both operands; SIDE_M, SIDE_N; WARPS_M, warps down the tile. With
- * MMA_EMULATED work-items compute their sums of a tile from local memory, which tests the rest on devices without
- * tensor cores. */
+ * Options: those of gemm.cl; T_A, dtype of both operands; SIDE_M, SIDE_N; WARPS_M, warps along a tile's rows. With
+ * MMA_EMULATED work-items compute their sums of a tile from local memory, so that all else can be tested on devices
+ * without tensor cores. */
 #include "backends/opencl/matmul/gemm.cl"
 
 #define GROUP 256

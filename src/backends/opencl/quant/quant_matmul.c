@@ -7,7 +7,7 @@
 
 #include "backends/opencl/matmul/gemm.h"
 
-#define FEW_ROWS 8                     /* for which the weight is not dequantized */
+#define FEW_ROWS 8                     /* max rows of x for which the weight is not dequantized */
 #define GROUP 64                       /* work-items per group on a GPU */
 #define TILE_BYTES (INT64_C(64) << 20) /* of the weight in scratch at a time */
 
@@ -25,7 +25,7 @@ typedef struct job {
     bool copies;                    /* few rows: x is copied to contiguous f32 rows, at the start of scratch */
     size_t items;                   /* few rows: work-items per work-group */
     int64_t tile;                   /* rows of the weight in scratch; 0: none */
-    tarn_dtype dtype;               /* to which they are dequantized */
+    tarn_dtype dtype;               /* of the dequantized weight */
     bool in_eights;                 /* eight elements per work-item, not 32 */
     int64_t tile_bytes;             /* aligned to 256; scratch of the GEMM follows */
     const tarn__cl_kernel *kernel;  /* of few rows; else dequantizes */
@@ -43,7 +43,7 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Rows of the weight per tile: all tiles have about as many. */
+/* Rows of the weight per tile, such that tiles are about equal. */
 static int64_t tile_of(int64_t out, int64_t in, tarn_dtype dtype)
 {
     const int64_t most = 1 + TILE_BYTES / (int64_t)tarn__dtype_bytes(dtype) / (in + 1), tiles = (out + most - 1) / most,
@@ -51,7 +51,7 @@ static int64_t tile_of(int64_t out, int64_t in, tarn_dtype dtype)
     return min_i64(out, (even + 63) / 64 * 64);
 }
 
-/* True where all blocks of 144 bytes begin at multiples of 16. */
+/* True if all quant blocks, of 144 bytes, begin at multiples of 16. */
 static bool begins_at_16(const tarn__view *weight)
 {
     return (weight->base + tarn__bytes_of(weight->dtype, weight->offset)) % 16 == 0;
@@ -133,7 +133,7 @@ static void run_few(const tarn__call *call, const job *j)
 
 /* ---- many rows --------------------------------------------------------------------------------------------------- */
 
-/* `rows` rows of the weight from `first` at `to`. */
+/* Dequantizes `rows` rows of the weight from `first` on to `to`. */
 static void dequantize(const tarn__call *call, const job *j, int64_t first, int64_t rows, const tarn__view *to)
 {
     tarn__view from = *call->in[1];

@@ -3,8 +3,9 @@
  * A unit is 32 adjacent elements. Few rows of x are multiplied by the weight's bytes as these are read, once; for many
  * rows, rows of the weight are dequantized to f32 for a GEMM.
  *
- * Options: FORMAT, the dtype's name, with EIGHTS also IS_ its name; for `dequantize` T_TO; for `multiply` T_C and
- * T_BIAS, dtypes of result and bias; ROWS, at minimum the rows of x; ITEMS per work-group, 1 on a CPU. */
+ * Options: FORMAT, the name of the dtype; with EIGHTS also IS_ with that name; for `dequantize` T_TO, dtype of the
+ * result; for `multiply` T_C and T_BIAS, dtypes of result and bias; ROWS, at least the rows of x; ITEMS, work-items per
+ * work-group, 1 on a CPU. */
 
 /* A unit: elements 0 to 15, and 16 to 31. */
 typedef struct unit {
@@ -207,7 +208,7 @@ float8 eight_of(const __global uchar *row, long at)
     return convert_float8(as_char8(bits)) * scale_at(block);
 }
 #else
-/* Blocks of 144 bytes, aligned. */
+/* Quant blocks of 144 bytes, aligned to 16. */
 float8 eight_of(const __global uchar *row, long at)
 {
     const __global uchar *block = row + at / 32 * 144;

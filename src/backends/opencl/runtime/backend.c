@@ -303,7 +303,7 @@ static bool fits_none(const tarn__call *call)
     return false;
 }
 
-/* Kernels that do not fit every call are composed, since the CPU may not have them either. */
+/* Disabled kernels with a `fits` decline all calls, which are then composed: the CPU may not have these kernels. */
 static void replace_disabled(void)
 {
     for (int k = 0; k < TARN__KERNEL_COUNT; k++)

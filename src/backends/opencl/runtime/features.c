@@ -1,8 +1,8 @@
 /* features.c: optional features of devices, probed before use, and the environment variables that override them.
  *
  * Beyond OpenCL 1.2 kernels use f16 arithmetic (cl_khr_fp16), subgroups with shuffles (cl_intel_subgroups,
- * cl_khr_subgroup_shuffle), and on NVIDIA GPUs tensor cores through inline PTX. Drivers announce them and get them
- * wrong, so probe.cl is compiled and run once per device; where it fails the device is used as if it lacked the
+ * cl_khr_subgroup_shuffle), and on NVIDIA GPUs tensor cores through inline PTX. Drivers may announce features that give
+ * wrong results, so probe.cl is compiled and run once per device; where it fails the device is used as if it lacked the
  * feature. TARN_OPENCL_FP16=0, TARN_OPENCL_SUBGROUPS=0 and TARN_OPENCL_MMA=0 have the same effect.
  *
  * Variables are checked when the backend is opened. An invalid value is an error: ignoring it would silently test or
@@ -144,7 +144,7 @@ static bool probe_f16(tarn__cl_device *d)
     return good;
 }
 
-/* Work-item i has rows `line` and line + 8 of column 2 · pair and the next. Exact in f32. */
+/* Work-item i has rows `line` and line + 8 of columns 2 · pair and 2 · pair + 1. Sums are exact in f32. */
 static bool probe_mma(tarn__cl_device *d)
 {
     float values[ITEMS] = {0};

@@ -65,7 +65,7 @@ typedef struct tarn__cl_device {
     tarn__cl_fault_record *host_record; /* the last one read; valid once `record_read` has completed */
     cl_event record_read;               /* NULL: no read is under way */
     bool is_unread;                     /* a kernel that may fault was enqueued after that read */
-    bool is_deferred;                   /* the same of one whose record is read before the host waits, not earlier */
+    bool is_deferred;                   /* the same; its record is read only before the host waits for the device */
     bool has_failed;                    /* since the last poll */
     char failure[256];
     bool is_lost; /* for good: see tarn__cl_check_lost(); atomic */
@@ -117,7 +117,7 @@ typedef struct tarn__cl_launch {
     size_t max_items;  /* per work-group of this kernel */
     bool good;         /* the device is locked */
     bool has_fault;    /* the kernel may report one */
-    bool defers_fault; /* it is read before the host next waits for the device */
+    bool defers_fault; /* the record is read only before the host next waits for the device */
     bool reads_output; /* of the call: it cannot be repeated once begun */
     const char *name;
 } tarn__cl_launch;
@@ -150,7 +150,7 @@ void tarn__cl_arg_long(tarn__cl_launch *launch, int64_t value);
 void tarn__cl_arg_real(tarn__cl_launch *launch, double value);
 /* The LAST TWO arguments, FAULT_PARAMETERS in the kernel, of one that may find an index outside its axis. */
 void tarn__cl_arg_fault(tarn__cl_launch *launch, const tarn__call *call);
-/* The same for kernels of a decode step, where a read would take as long as a kernel. */
+/* The same for kernels of a decode step, deferred, since a read would take as long as a kernel. */
 void tarn__cl_arg_fault_later(tarn__cl_launch *launch, const tarn__call *call);
 /* Enqueues a deferred read of the fault record, if there is one: the first under the lock, the second takes it. */
 bool tarn__cl_read_faults(tarn__cl_device *device);

@@ -26,7 +26,7 @@ __kernel void halves(__global f16 *to)
 #endif
 
 #ifdef HAS_MMA
-/* Every row of the tensor cores' tile times every column: row r has r + 1, column c has c + 1. */
+/* A product of a tile by the tensor cores: all elements of row r are r + 1, all of column c are c + 1. */
 __kernel void tensor_cores(__global float *to)
 {
     const int i = (int)get_global_id(0), line = i % 32 / 4, pair = i % 4;

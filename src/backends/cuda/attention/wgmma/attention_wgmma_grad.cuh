@@ -12,8 +12,8 @@
  * the results of the last are written. Of causal heads a unit of work is one of the first tiles with one of the last,
  * so that units are equally long. Nothing is added across blocks: runs are bitwise identical.
  *
- * Dropout is drawn once, by a kernel before the two (attention_wgmma_grad_masks.cuh), as bits in the order in which the
- * lanes of either need them. */
+ * Dropout masks are drawn once, by a kernel before the two (attention_wgmma_grad_masks.cuh), as bits in the order in
+ * which the lanes of each role read them. */
 #ifndef TARN__CUDA_ATTENTION_WGMMA_GRAD_CUH
 #define TARN__CUDA_ATTENTION_WGMMA_GRAD_CUH
 

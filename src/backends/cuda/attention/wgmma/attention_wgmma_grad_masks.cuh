@@ -1,9 +1,9 @@
-/* attention_wgmma_grad_masks.cuh: dropout of attention's gradients as bits (attention_wgmma_grad.cuh). Weights are
- * computed by both kernels; Philox would cost either as much as its products.
+/* attention_wgmma_grad_masks.cuh: dropout masks of attention gradients as bits (attention_wgmma_grad.cuh). Both roles
+ * compute the weights, and need the mask; drawing it by Philox would cost each as much as its products.
  *
- * A word has the bits of the 32 values of a lane in 16 own rows by 64 of the others, in accumulators n = 0 … 7. There
- * is one such array for own rows that are rows, (rows / 16, keys / 64, lanes), and after those of all heads one for own
- * rows that are keys, (keys / 16, rows / 64, lanes). Rows and keys are padded to OWN_ROWS. */
+ * A word has the bits of the 32 values of a lane in a block of 16 own rows by 64 others, in accumulators n = 0 … 7. One
+ * array is for the role that owns rows, (rows / 16, keys / 64, lanes) per head. After its last head follows the array
+ * for the role that owns keys, (keys / 16, rows / 64, lanes) per head. Rows and keys are padded to OWN_ROWS. */
 #ifndef TARN__CUDA_ATTENTION_WGMMA_GRAD_MASKS_CUH
 #define TARN__CUDA_ATTENTION_WGMMA_GRAD_MASKS_CUH
 
@@ -11,7 +11,7 @@
 
 #define MASK_SIDE 64                            /* rows and keys of the block that a warp draws */
 #define MASK_WORDS (MASK_SIDE * MASK_SIDE / 32) /* of a block, in one of the two orders */
-#define MAX_MASK_KEYS 1024 /* masks take 64 bytes per 256 keys of a row; q, k, v and their gradients over 1,000 */
+#define MAX_MASK_KEYS 1024 /* bytes per row: masks 64 per 256 keys; q, k, v and their gradients over 1,000 */
 
 /* Blocks of a side. */
 __host__ __device__ static inline int mask_blocks_of(int64_t size)
@@ -21,7 +21,7 @@ __host__ __device__ static inline int mask_blocks_of(int64_t size)
 
 /* ---- use --------------------------------------------------------------------------------------------------------- */
 
-/* The words of this lane, for its warp's 16 own rows: one for 64 of the others. */
+/* The words of this lane for the 16 own rows of its warp: one word per 64 others. */
 struct keep_source {
     const uint32_t *at;
 };
@@ -36,7 +36,7 @@ __device__ __forceinline__ keep_source keep_source_of(const attention_args &a, i
             ((head * own * (MASK_SIDE / 16) + own_row / 16) * other) * WARP + threadIdx.x % WARP};
 }
 
-/* Those of a tile of N rows. */
+/* The words of a tile of N others. */
 template <typename S> struct keep_words {
     uint32_t word[S::drops ? S::N / MASK_SIDE : 1];
     float scale; /* of weights that are kept */
@@ -72,7 +72,7 @@ __device__ __forceinline__ uint32_t transpose_bits(uint32_t x)
     return x;
 }
 
-/* Writes the words of 64 lines of 64 bits: of 16 lines at a time, `pitch` words apart. */
+/* Writes the words of 64 lines of 64 bits, for 16 lines at a time; these groups are `pitch` words apart. */
 __device__ __forceinline__ void write_words(uint32_t *to, int64_t pitch, const uint2 *lines)
 {
     const int lane = threadIdx.x % WARP, shift = lane % 4 * 2;
