@@ -48,8 +48,8 @@ typedef struct tarn_engine_options {
      * window, a context takes the pages of the window and of .prompt_tokens */
     int64_t kv_bytes;
     tarn_kv_type kv_type; /* storage type of the KV cache */
-    /* prompt tokens per step at most; default 512. While requests decode: 5 per request and at least 128, so that a
-     * long prompt delays their next token by about one step */
+    /* max prompt tokens per step; default 512. While requests decode, a step computes fewer, 5 per decoding request but
+     * at least 128, so that a long prompt delays their next tokens by about one step */
     int64_t prompt_tokens;
     bool no_sharing; /* do not share the pages of common prefixes */
     /* on the CPU: faster matmuls of few rows; tokens may then depend on the other requests, in the last bits of their

@@ -89,8 +89,10 @@ typedef struct tarn_train_options {
     char recompute[16];
 
     /* "auto" (the default), "on" or "off": capture a step as a graph, which saves host work per operation; results
-     * are bitwise identical, and it takes no more memory. auto captures where the device can and a step, or with
-     * virtual_ranks each of these, has at most 16 micro-batches. "on" is an error where the device cannot. */
+     * are bitwise identical, and it takes no more memory. With virtual_ranks the passes of one virtual rank are
+     * captured. auto captures where that is possible and a graph has at most 16 micro-batches. "on" is an error where
+     * it is not: on devices without graphs, and with virtual_ranks if ranks are threads, with sync_batchnorm, with
+     * `overlap` "on", or with `reduce` "fast" and several virtual ranks per rank. */
     char capture[8];
 
     /* of the schedule "step", which needs one of both: steps, or epochs, after the warm-up between decays by

@@ -79,7 +79,7 @@ static const tarn__option_row table[] = {
     {"seconds", TARN__OPT_ABOVE, 0, 1000000, NULL, "X", TARN__BENCH_SERVE, AT(seconds), 0,
      "instead of --requests: time in which requests start [10]"},
     {"engine", TARN__OPT_FLAG, 0, 1, NULL, NULL, TARN__BENCH_SERVE, AT(engine_alone), 0,
-     "the model's engine in this process, without a server: what HTTP costs is the difference"},
+     "run the load on an engine in this process, without a server; the difference is the cost of HTTP"},
     {"prompt-tokens", TARN__OPT_INT, 1, 1 << 20, "128", "N", TARN__BENCH_SERVE, AT(prompt_tokens), 0,
      "prompt length in tokens, drawn at random"},
     {"new-tokens", TARN__OPT_INT, 1, 1 << 20, "64", "N", TARN__BENCH_SERVE, AT(max_tokens), 0,
@@ -279,7 +279,7 @@ static const tarn__option_row table[] = {
     {"swap-memory", TARN__OPT_INT, 0, 1 << 30, "0", "MIB", TARN__SERVES, AT(swap_memory), 0,
      "on a GPU: host memory in MiB for KV pages of preempted sequences and past prefixes; 0 = none"},
     {"prefill-chunk", TARN__OPT_INT, 1, 1000000, "512", "N", TARN__SERVES, AT(prefill_chunk), 0,
-     "prompt tokens per step; beside sequences that decode at most 5 for each of these, or 128"},
+     "max prompt tokens per step; while sequences decode, at most 5 for each of them, but at least 128"},
     {"speculate", TARN__OPT_STRING, 0, 0, NULL, "HOW", TARN__SERVES, AT(speculate), 0,
      "speculative decoding on the CPU, the same text faster: off, ngram (proposes what followed the same tokens "
      "earlier) or draft (tokens of --draft-model) [draft with --draft-model, else off]"},

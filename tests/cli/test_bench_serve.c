@@ -57,7 +57,7 @@ static void all_requests_of_a_closed_loop_are_done(void **state)
     assert_contains(command_output, "\"errors\": {}");
 }
 
-/* The same prompts as a server gets, without one. */
+/* The same prompts as for a server, on an engine in the process. */
 static void an_engine_alone_takes_the_same_load(void **state)
 {
     (void)state;
@@ -251,8 +251,8 @@ static void options_that_have_no_meaning_are_refused(void **state)
     expect_command("bench serve http://127.0.0.1:1 --sequences 4 2>&1", 2, "--sequences is for a MODEL");
     expect_command("bench serve m --clients 2 --rate 3 2>&1", 2, "--clients and --rate exclude each other");
     expect_command("bench serve m --requests 2 --seconds 3 2>&1", 2, "--requests and --seconds exclude each other");
-    expect_command("bench serve m --engine --rate 3 2>&1", 2, "--engine needs --clients, not --rate");
-    expect_command("bench serve m --engine --queue 3 2>&1", 2, "--engine excludes --queue");
+    expect_command("bench serve m --engine --rate 3 2>&1", 2, "--engine and --rate exclude each other");
+    expect_command("bench serve m --engine --queue 3 2>&1", 2, "--engine and --queue exclude each other");
     expect_command("bench serve http://127.0.0.1:1 --engine 2>&1", 2, "--engine needs a MODEL");
     expect_command("bench serve m --api-key-file k 2>&1", 2, "--api-key-file is for the server of a URL");
     expect_command("bench serve /no/such/model 2>&1", 1, "/no/such/model");

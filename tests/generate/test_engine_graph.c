@@ -1,5 +1,5 @@
 /* test_engine_graph.c: engines whose decode steps are captured: the same tokens and log probabilities as without
- * graphs, while requests join and leave and outgrow their tables, with few kernels, and in no more memory afterwards.
+ * graphs, while requests join, leave and outgrow their tables; fewer kernel launches; memory is freed with the engine.
  * TARN_TEST_DEVICE names the device; default: the mirror. */
 #include <math.h>
 #include <stdlib.h>
@@ -137,7 +137,7 @@ static int count_graphs(const tarn_engine *engine)
     return count;
 }
 
-/* One request is a graph per width of its table; a graph is launched again when its number of requests comes back. */
+/* A single request has a graph per width of its table; a graph is launched again when its shape recurs. */
 static void graphs_are_kept_and_replaced(void **state)
 {
     (void)state;

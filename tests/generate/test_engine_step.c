@@ -203,7 +203,7 @@ static void outputs_that_were_read_are_dropped_before_the_others(void **state)
     tarn_tokenizer_free(t);
 }
 
-/* Prompt tokens that the next step computes of all requests. */
+/* Prompt tokens of all requests that the next step computes. */
 static int64_t prompt_of_a_step(tarn_engine *engine)
 {
     int64_t before = stats_of(engine).prompt_tokens;
@@ -214,8 +214,8 @@ static int64_t prompt_of_a_step(tarn_engine *engine)
     return stats_of(engine).prompt_tokens - before;
 }
 
-/* Alone a prompt of 250 tokens is one step; beside one that decodes it is two, beside 40 again one, but never more than
- * asked for. */
+/* A prompt of 250 tokens takes one step alone, two while one request decodes, again one while 40 decode; a step never
+ * exceeds .prompt_tokens. */
 static void prompts_beside_decoding_requests_are_cut(void **state)
 {
     (void)state;

@@ -303,7 +303,7 @@ static void a_device_with_memory_of_its_own_gives_the_same_checkpoints(void **st
     assert_same_weights("mirror-1", "mirror-4", false);
 }
 
-/* Two ranks with a device each, whose steps are captured or not, and one rank: the same checkpoints. */
+/* Two ranks with a device each, with captured and with eager steps, and one rank: the same checkpoints. */
 static void captured_ranks_give_the_same_checkpoints(void **state)
 {
     (void)state;

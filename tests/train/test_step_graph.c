@@ -172,7 +172,7 @@ static void running_statistics_of_batchnorms(void **state)
     assert_same_runs(options);
 }
 
-/* Every virtual rank is a launch: dropout, two micro-batches each, weights in bf16, recomputed layers, an average. */
+/* One launch per virtual rank: dropout, two micro-batches each, weights in bf16, recomputed layers, an average. */
 static void virtual_ranks(void **state)
 {
     (void)state;
@@ -188,7 +188,7 @@ static void virtual_ranks(void **state)
     assert_same_runs(options);
 }
 
-/* Statistics of batchnorms begin anew for each virtual rank; correct answers are counted. */
+/* Statistics of batchnorms start anew for each virtual rank; correct answers are counted. */
 static void virtual_ranks_of_classifiers(void **state)
 {
     (void)state;
@@ -200,7 +200,7 @@ static void virtual_ranks_of_classifiers(void **state)
     assert_same_runs(options);
 }
 
-/* Forward and backward are launches: what is left are sums, clipping and the optimizer. */
+/* Forward and backward are graph launches; sums, clipping and the optimizer remain eager. */
 static void virtual_ranks_take_few_kernels_when_captured(void **state)
 {
     (void)state;

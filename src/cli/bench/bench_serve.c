@@ -2,8 +2,8 @@
  * between tokens.
  *
  * With a model it starts `tarn serve` as a child on a free port and ends it afterwards: the server is the real one, in
- * a process of its own, and the generator's work is not in its loop. With --engine there is no server: the requests go
- * to an engine in this process. */
+ * a process of its own, and the generator's work is not in its loop. With --engine the requests go to an engine in this
+ * process, without a server. */
 #include "cli/bench/load.h"
 #include "cli/lm/lm_common.h"
 #include "tarn_features.h"
@@ -70,7 +70,7 @@ static int server_options(const tarn__options *o, const char **found, int max)
     return count;
 }
 
-/* What a server has and its engine alone does not. */
+/* Rejects the options that need a server. */
 static int check_engine_options(const tarn__options *o)
 {
     static const char *const missing[] = {"--queue", "--speculate", "--draft-model", "--draft-tokens"};
@@ -79,11 +79,11 @@ static int check_engine_options(const tarn__options *o)
     if (is_url(o->words[0]))
         return misuse("--engine needs a MODEL, not the URL %s", tarn__escaped(o->words[0]));
     if (o->rate > 0)
-        return misuse("--engine needs --clients, not --rate%s", "");
+        return misuse("--engine and --rate exclude each other%s", "");
     for (int i = 0; i < count; i++)
         for (size_t k = 0; k < sizeof(missing) / sizeof(missing[0]); k++)
             if (strncmp(given[i], missing[k], strlen(missing[k])) == 0)
-                return misuse("--engine excludes %s", missing[k]);
+                return misuse("--engine and %s exclude each other", missing[k]);
     return TARN__DONE;
 }
 
@@ -299,7 +299,7 @@ static int load_server(const tarn__options *o, const char *url, const char *key)
     return run_load(o, url, &model, &load, NULL);
 }
 
-/* With the tokenizer, as in a server: text is part of an engine's work. */
+/* The engine has the tokenizer, as in a server, since converting tokens to text is part of its work. */
 static int load_engine(const tarn__options *o)
 {
     tarn_run_weights weights;

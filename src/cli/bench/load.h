@@ -1,5 +1,5 @@
-/* load.h: a load generator for `tarn serve` and for engines: streamed completions of random prompts, by a fixed number
- * of clients that each wait for their answer, or at a given rate.
+/* load.h: a load generator for `tarn serve` and for engines: streamed completions of random prompts, from a fixed
+ * number of clients that each wait for their answer, or at a given rate.
  *
  * A request counts as done when its status is 200, its stream has ended with [DONE] and its usage names as many new
  * tokens as were asked for; all others are counted by what went wrong. One thread, one event loop. */
@@ -62,14 +62,14 @@ typedef struct tarn__load_result {
     int error_count;
 } tarn__load_result;
 
-/* The prompt of request `number`, prompt_tokens of them: it follows from the seed, and no two are alike. Tokens at
- * random, so that no prefix is in the server's cache. */
+/* Writes the prompt of request `number`, prompt_tokens random tokens that follow from the seed. All prompts differ, so
+ * that no prefix is cached. */
 void tarn__load_prompt(const tarn__load_options *options, int64_t number, int32_t *tokens);
 
 /* Runs the load. False: `error` holds a sentence. */
 bool tarn__load_run(const tarn__load_options *options, tarn__load_result *result, char *error, size_t error_size);
 
-/* load_engine.c: the same requests on an engine, without a server; by clients alone. */
+/* load_engine.c: the same on an engine, without a server; only with a number of clients. */
 bool tarn__load_run_engine(tarn_engine *engine, const tarn__load_options *options, tarn__load_result *result,
                            char *error, size_t error_size);
 

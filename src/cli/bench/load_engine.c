@@ -1,8 +1,7 @@
-/* load_engine.c: the load of load.c on an engine in this process, without a server: what HTTP costs is the difference.
+/* load_engine.c: the load of load.c on an engine in this process, without a server; the difference is the cost of HTTP.
  *
- * The closed loop alone: as many requests as clients are with the engine at a time. Prompts, options and counts are
- * those of load.c. One thread: the engine is stepped, its outputs are read, and an ended request is replaced before the
- * next step. */
+ * Only the closed loop: the engine always has as many requests as there are clients. Prompts, options and counts are
+ * those of load.c. One thread steps the engine, reads its outputs, and replaces ended requests before the next step. */
 #include <stdlib.h>
 #include <tarn/engine.h>
 
@@ -34,7 +33,7 @@ static double now(void)
     return 1e-6 * tarn__clock();
 }
 
-/* By number or by time, whichever was asked for. */
+/* True until the number of requests, or the time, is reached. */
 static bool has_more(const engine_load *l)
 {
     const tarn__load_options *o = l->options;
@@ -76,7 +75,7 @@ static void count_end(engine_load *l, active *a)
     *a = l->active[--l->count];
 }
 
-/* Reads what the last step has put out. False where a request failed. */
+/* Reads the outputs of the last step. False if a request failed. */
 static bool read_outputs(engine_load *l, char *error, size_t error_size)
 {
     for (tarn_engine_output output; tarn_engine_next(l->engine, &output);) {

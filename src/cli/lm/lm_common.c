@@ -45,7 +45,7 @@ int64_t tarn__lm_token_bytes(const tarn_model_info *info, tarn_kv_type kv_type)
                                                                          : (int64_t)tarn_dtype_size(info->dtype));
 }
 
-/* Pages of PAGE_TOKENS are what an engine hands out, so a context is counted in whole ones. */
+/* Engines allocate pages of PAGE_TOKENS, so a context is rounded up to whole pages. */
 void tarn__lm_size_engine(const tarn__options *o, const tarn_model_info *info, tarn_engine_options *engine)
 {
     engine->context = o->context                             ? o->context

@@ -39,10 +39,10 @@ tarn_tokenizer *tarn__lm_tokenizer(const tarn__options *options);
 int64_t tarn__lm_token_bytes(const tarn_model_info *info, tarn_kv_type kv_type);
 
 #define TARN__ENGINE_CONTEXT 8192    /* tokens of a request, for models with more */
-#define TARN__ENGINE_KV_TOKENS 65536 /* of all sequences, where --sequences contexts are more */
+#define TARN__ENGINE_KV_TOKENS 65536 /* of all sequences, if --sequences contexts are more */
 
-/* Context, and a KV cache of the engine's type for all its sequences at full length, or for 65,536 tokens; one context
- * always fits. --context and --kv-memory override. */
+/* Sets the context, and a KV cache of the engine's type for all its sequences at full length, at most for 65,536
+ * tokens, but always for one context. --context and --kv-memory override these. */
 void tarn__lm_size_engine(const tarn__options *options, const tarn_model_info *info, tarn_engine_options *engine);
 
 /* Checks the options of grammars against each other. TARN__DONE, or TARN__MISUSED with a message on standard error. */

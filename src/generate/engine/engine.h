@@ -72,7 +72,7 @@ typedef struct tarn__drafted {
     int64_t fed;          /* tokens of the next pass */
 } tarn__drafted;
 
-/* What a captured step depends on. */
+/* The shape of a decode step: steps of equal shapes share a graph. */
 typedef struct tarn__step_shape {
     int64_t sequences, table_pages;
     bool is_long;
@@ -86,7 +86,7 @@ typedef struct tarn__engine_graph {
     tarn_tensor *numbers; /* i32: tables, starts, lengths, as in tarn__packed_sequences */
     tarn_tensor *rows;    /* i64 [sequences] */
     tarn_tensor *logits;  /* [sequences, vocab_size] */
-    int64_t used;         /* when, by the clock below */
+    int64_t used;         /* clock of its last launch */
 } tarn__engine_graph;
 
 #define TARN__ENGINE_GRAPHS 8
@@ -94,7 +94,7 @@ typedef struct tarn__engine_graph {
 typedef struct tarn__engine_graphs {
     bool is_enabled;
     int64_t clock;
-    tarn__step_shape last; /* of an eager step that could be captured, and how many such steps were equal in a row */
+    tarn__step_shape last; /* of the last eager step that could be captured; equal_steps: how many in a row had it */
     int equal_steps;
     tarn__engine_graph graph[TARN__ENGINE_GRAPHS];
 } tarn__engine_graphs;
@@ -260,7 +260,7 @@ const int32_t *tarn__engine_page_tokens(const tarn_engine *engine, const tarn__r
 tarn_tensor *tarn__engine_forward(tarn_module *model, tarn_tensor *tokens, const tarn__page_batch *pages,
                                   tarn_tensor *rows, bool is_invariant);
 
-/* The same for a batch on the engine's device. `adapters` NULL: none. */
+/* The same on the engine's device, with the indices of a batch; adapters: NULL = none. */
 tarn_tensor *tarn__engine_forward_on(tarn_engine *engine, const tarn__page_index *index, tarn_tensor *tokens,
                                      tarn_tensor *rows, const tarn__lora_groups *adapters, bool is_long);
 
@@ -288,15 +288,15 @@ int32_t tarn__engine_take_page(tarn_engine *engine);
 
 /* ---- captured steps (engine_graph.c) ----------------------------------------------------------------------------- */
 
-/* Decides whether steps are captured; frees the graphs. */
+/* open: decides whether steps are captured. close: frees the graphs. */
 void tarn__engine_open_graphs(tarn_engine *engine);
 void tarn__engine_close_graphs(tarn_engine *engine);
 
-/* Width of the page tables of a batch that may be captured; 0: it may not. */
+/* Width of the page tables if the batch may be captured; 0: it may not. */
 int64_t tarn__engine_graph_pages(const tarn_engine *engine, const tarn__batch *batch);
 
-/* Logits of a batch by its graph, valid until the next step; it is captured where it is due. NULL with an error; NULL
- * without one: there is no graph. */
+/* Logits of a batch, computed by the graph of its shape, which is captured first if that is due; valid until the next
+ * step. NULL with an error; NULL without one: there is no graph. */
 tarn_tensor *tarn__engine_graph_run(tarn_engine *engine, const tarn__batch *batch);
 
 /* ---- pages in host memory (engine_swap.c) ------------------------------------------------------------------------ */

@@ -1,20 +1,20 @@
-/* engine_graph.c: steps in which every request decodes one token, as captured graphs where the device can.
+/* engine_graph.c: steps in which every request decodes one token, captured as graphs on devices that support them.
  *
- * Such a step depends on the host by its number of sequences and the width of their page tables alone, which is a power
- * of two here, so that graphs serve until a text has doubled in length. A step that has run eagerly a few times in a
- * row is captured: its algorithms are chosen by then, and what changes with every step is not worth a capture. A launch
- * is preceded by two writes: tokens, positions and slots; tables, starts and lengths. Samples are taken eagerly from
+ * The shape of such a step is its number of sequences and the width of their page tables. The width is padded to a
+ * power of two, so that a graph serves until a text has doubled in length. A shape is captured after a few eager steps
+ * in a row: its algorithms are chosen by then, and shapes that change with every step are not worth a capture. A launch
+ * is preceded by two writes: tokens, positions and slots; tables, starts and lengths. Tokens are sampled eagerly from
  * the graph's logits, before its next launch.
  *
- * Eager steps of this kind have tables of the same width: captured or not, they are bitwise identical. A few graphs are
- * kept, and the least recently used one makes space. All belongs to the thread that steps. */
+ * Eager steps of this kind have tables of the same width, so captured and eager steps are bitwise identical. A few
+ * graphs are kept; a new one replaces the least recently used one. Only the thread that steps uses them. */
 #include <string.h>
 
 #include "core/launch/graph.h"
 #include "generate/engine/engine.h"
 
 enum { WARM_UP = 3 };              /* equal steps in a row before a capture */
-enum { MAX_GRAPH_SEQUENCES = 64 }; /* a step of more keeps the device busy for longer than the host */
+enum { MAX_GRAPH_SEQUENCES = 64 }; /* with more, a step takes the device longer than the host */
 enum { MIN_TABLE_PAGES = 4 };
 
 void tarn__engine_open_graphs(tarn_engine *e)
@@ -119,7 +119,7 @@ static bool is_same(const tarn__step_shape *a, const tarn__step_shape *b)
     return a->sequences == b->sequences && a->table_pages == b->table_pages && a->is_long == b->is_long;
 }
 
-/* The graph of a shape, captured if it is due; NULL, without an error: none. */
+/* The graph of a shape, captured now if that is due; NULL without an error: there is none. */
 static tarn__engine_graph *graph_of(tarn_engine *e, const tarn__step_shape *shape)
 {
     tarn__engine_graphs *all = &e->graphs;
@@ -131,7 +131,7 @@ static tarn__engine_graph *graph_of(tarn_engine *e, const tarn__step_shape *shap
     return all->is_enabled && all->equal_steps > WARM_UP ? capture(e, shape) : NULL;
 }
 
-/* The arrays of a batch lie one after another, in the order of the static inputs. */
+/* The arrays of a batch are adjacent, in the order of the static inputs: two writes copy them. */
 tarn_tensor *tarn__engine_graph_run(tarn_engine *e, const tarn__batch *b)
 {
     const tarn__step_shape shape = {b->sequences, b->table_pages, b->is_long};

@@ -22,7 +22,7 @@
 #include "base/memory.h"
 #include "generate/engine/engine.h"
 
-/* Prompt tokens beside decoding requests. */
+/* Prompt tokens of a step with decoding requests. */
 #define PROMPT_PER_DECODING 5
 #define MIN_PROMPT_TOKENS (2 * TARN__KV_PAGE)
 
@@ -153,8 +153,9 @@ static bool is_planned(const tarn__request *r)
            (r->prompt_logprobs && r->echoed < r->prompt && r->planned >= TARN__KV_PAGE);
 }
 
-/* Prompt tokens of a step beside `decoding` requests, so that a long prompt delays their next tokens by about one step:
- * measured on an H200 with one request. A function of numbers, not of times: the same requests give the same steps. */
+/* Max prompt tokens of a step with `decoding` requests: few enough that a long prompt delays their next tokens by about
+ * one step (measured on an H200 with one request). Depends on counts, not on times: the same requests give the same
+ * steps. */
 static int64_t prompt_budget(const tarn_engine *e, int64_t decoding)
 {
     int64_t beside = PROMPT_PER_DECODING * decoding / TARN__KV_PAGE * TARN__KV_PAGE;

@@ -6,8 +6,8 @@
  * identical to eager steps. All micro-batches of a step are captured together: they reuse the same memory one after the
  * other.
  *
- * Of a step that is split among virtual ranks the graph is a part: forward and backward of one virtual rank
- * (virtual_ranks.c), launched for each of them. Sums over ranks and the optimizer follow eagerly: a graph with the
+ * If a step is split among virtual ranks, only a part of it is captured: forward and backward of one virtual rank
+ * (virtual_ranks.c), launched once per virtual rank. Sums over ranks and the optimizer follow eagerly: a graph with the
  * messages of a communicator would have to be freed before it, and could not be aborted.
  *
  * A captured step takes the memory of an eager one and keeps it while the graph lives. Before eager work of the same
@@ -45,7 +45,7 @@ static const char *split_obstacle(const tarn_trainer *t)
     if (r->virtual_ranks <= 1)
         return NULL;
     if (r->comm && strcmp(r->comm->row->name, "threads") == 0)
-        return "ranks that are threads of one process may share a device, which one of them would capture";
+        return "ranks are threads of one process and may share a device, which allows no other thread in a capture";
     if (t->options.sync_batchnorm)
         return "with sync_batchnorm the forward pass exchanges statistics";
     if (r->overlaps)
@@ -224,7 +224,7 @@ static bool note_changes(tarn_trainer *t, const uint32_t *versions)
     return true;
 }
 
-/* Changes the host as capturing did. */
+/* Repeats on the host the changes that the capture made. */
 static void repeat_changes(tarn_trainer *t)
 {
     const tarn__step_graph *c = &t->step_graph;

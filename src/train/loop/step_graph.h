@@ -1,5 +1,5 @@
-/* step_graph.h: a training step that is captured once and launched as a whole; of a step that is split among virtual
- * ranks, the gradients of one of them. The trainer owns it; one thread uses it. */
+/* step_graph.h: a training step that is captured once and launched as a whole. If the step is split among virtual
+ * ranks, a part of it is captured: the gradients of one virtual rank. Owned by the trainer, used by one thread. */
 #ifndef TARN__STEP_GRAPH_H
 #define TARN__STEP_GRAPH_H
 
@@ -18,10 +18,10 @@ typedef struct tarn__step_graph {
     int fields, micro_batches;
     tarn_tensor *total_weight;  /* static input of a part, owned; NULL: the task has none */
     tarn__step_metrics metrics; /* static outputs, owned: [1] each; of a part [micro_batches] each, without a norm */
-    /* What capturing a part has changed on the host: a launch does not. Owned; NULL: not captured yet. */
+    /* Changes on the host by the capture of a part, which a launch does not repeat. Owned; NULL: not captured yet. */
     int parameters, buffers;
     bool *has_gradient; /* [parameters] of the optimizer's segments, after the part */
-    bool *is_changed;   /* [buffers] of the model, by the part */
+    bool *is_changed;   /* [buffers] of the model: the part changes it */
 } tarn__step_graph;
 
 /* Decides by options and device whether steps are captured. False with an error if that is required and

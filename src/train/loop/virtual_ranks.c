@@ -6,7 +6,7 @@
  * overlaps them (gradient_buckets.h). Random numbers start at a counter of the global micro-batch. Buffers that a
  * step changes (running statistics of a batchnorm) start anew for each virtual rank, and become the mean over all of
  * them. The losses are read at the end and summed per virtual rank, then on the host by the same tree. Where the device
- * can, the micro-batches of a virtual rank are captured once as a graph (step_graph.h), launched for each of them.
+ * can, the micro-batches of one virtual rank are captured as a graph (step_graph.h), launched once per virtual rank.
  *
  * With a fast reduction the buffers are not overwritten but accumulate all own virtual ranks, and the tree has one leaf
  * per rank. */
@@ -246,7 +246,7 @@ static int64_t rounds_of(const work *w)
     return w->step->all_micro_batches / w->leaves;
 }
 
-/* Random numbers start at a counter of micro-batch `number` of the step. */
+/* Sets the counter of random numbers to that of micro-batch `number` of the step. */
 static void set_random(const work *w, int64_t number)
 {
     uint64_t before = (uint64_t)(w->trainer->state.step * w->step->all_micro_batches + number) + 1;
@@ -267,7 +267,7 @@ static bool run_micro_batch(const tarn__step_ctx *part, tarn_tensor *const *fiel
     return good && !tarn_failed();
 }
 
-/* Micro-batch i of an own virtual rank; the batch has those of all own ones in ascending order. */
+/* Micro-batch i of an own virtual rank; the batch has those of all own virtual ranks in ascending order. */
 static tarn_tensor *const *fields_of(const work *w, int64_t local, int64_t i)
 {
     return w->batch + (i * w->share + local) * w->step->fields;
@@ -288,8 +288,8 @@ static bool run_eagerly(const work *w, int64_t local, int64_t i)
     return good;
 }
 
-/* The part that is captured: a virtual rank from the static batch to the static metrics. Counters of random numbers are
- * relative to its first micro-batch. */
+/* The part that is captured: one virtual rank, from the static batch to the static metrics. Counters of random numbers
+ * are relative to its first micro-batch. */
 static bool run_part(void *ctx)
 {
     const work *w = ctx;
