@@ -35,8 +35,8 @@ tarn_tensor *tarn__norm_gate_up(tarn_tensor *x, const tarn__decode_norm *norm, t
 tarn_tensor *tarn__linear_residual(tarn_tensor *x, tarn_tensor *weight, tarn_tensor *bias, tarn_tensor *sum,
                                    double scale);
 
-/* True if the device's kernels take so many rows of x, of the dtype of a norm of the residual stream, and this weight.
- */
+/* True if the device's kernels support this many rows of x with this weight. x has the dtype of `norm`, which is that
+ * of the residual stream. */
 bool tarn__decode_rows_fit(int64_t rows, tarn_tensor *norm, tarn_tensor *weight);
 
 /* sum + scale · norm(x), the end of a residual branch with a post-norm; x and sum [..., n]. */

@@ -1,4 +1,4 @@
-/* compose.c: a fused call as a matmul, or one less fused, and a second kernel; see compose.h.
+/* compose.c: a fused call as a matmul, or a less fused one, and a second kernel; see compose.h.
  *
  *   matmul_gelu        z = a @ b + bias, then gelu(z); backward needs both
  *   matmul_gelu_grad   a @ b, then times gelu'(z) in place; with column sums: the same without them, then a sum

@@ -7,9 +7,9 @@
 #include "nn/lora.h"
 #include "ops/internal.h"
 
-/* Sequences up to which this step is used, a policy on every device; up to which it is used where kernels take all
- * linear layers; and beyond, where they do and a layer composes as well as the general pass. The weights are otherwise
- * read for so many rows that the general matmuls of the forward pass are faster. */
+/* The step is used for up to MAX_SEQUENCES sequences on every device; for up to MAX_FUSED_SEQUENCES if the device's
+ * kernels support that many rows in all linear layers; for more if a layer also composes as well as the general pass.
+ * Otherwise the general matmuls of the forward pass are faster with that many rows. */
 #define MAX_SEQUENCES 8
 #define MAX_FUSED_SEQUENCES 16
 
@@ -44,14 +44,14 @@ static bool is_composable(const tarn_module *layer)
     return good;
 }
 
-/* True if the device has the kernels of this step, here that of the head. */
+/* True if the device has the kernels of this step, judged by that of the head. */
 static bool has_kernels(const tarn_module *model)
 {
     return tarn__decode_rows_fit(1, own(tarn__model_child(model->child[TARN__MODEL_BODY], TARN__ROLE_NORM), "weight"),
                                  own(model->child[TARN__MODEL_HEAD], "weight"));
 }
 
-/* True if kernels take so many rows of x and the weights of a part of a layer. */
+/* True if kernels support so many rows of x with all weights of a part of a layer. */
 static bool rows_fit(const tarn_module *model, const tarn_module *part, int64_t rows)
 {
     tarn_tensor *norm = own(tarn__model_child(model->child[TARN__MODEL_BODY], TARN__ROLE_NORM), "weight");
@@ -63,7 +63,7 @@ static bool rows_fit(const tarn_module *model, const tarn_module *part, int64_t 
     return good;
 }
 
-/* True if kernels take more than MAX_SEQUENCES rows: asked of the first layer, since layers are alike. */
+/* True if the step supports this many rows, above MAX_SEQUENCES: asked of the first layer, since layers are alike. */
 static bool many_rows_fit(const tarn_module *model, int64_t rows)
 {
     const tarn_module *layer = tarn__model_layers(model)->child[0];
@@ -104,7 +104,7 @@ static tarn__decode_norm norm_of(const tarn_module *norm)
                                .bias = own(norm, "bias")};
 }
 
-/* At most MAX_SEQUENCES sequences, or more that kernels take, and no transfers between layers. */
+/* True for at most MAX_SEQUENCES sequences, or more if kernels support them, without transfers between layers. */
 bool tarn__model_can_decode(const tarn_module *model, const tarn_tensor *tokens, const tarn__kv_cache *cache)
 {
     const tarn_module *layers = tarn__model_layers(model);

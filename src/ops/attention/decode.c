@@ -95,7 +95,7 @@ static bool fits(tarn__kernel kernel, tarn_tensor *const *inputs, int count)
     return tarn__kernel_fits(tarn__device(inputs[0]), &launch);
 }
 
-/* x is made for the question: its norm has the dtype of the residual stream. */
+/* Asks with an x allocated for the question, in the dtype of the residual stream, which is that of the norm. */
 bool tarn__decode_rows_fit(int64_t rows, tarn_tensor *norm, tarn_tensor *weight)
 {
     const bool is_normed = weight->view.rank == 2 && weight->view.shape[1] == norm->view.shape[0];
@@ -150,7 +150,7 @@ static int end_of_call(tarn_tensor *const *weights, int first, int count)
     return end;
 }
 
-/* x as rows where norm_linear takes all weights; else NULL. */
+/* x as rows if the kernel norm_linear supports all weights; else NULL. */
 static tarn_tensor *rows_of_linears(tarn_tensor *x, const tarn__decode_norm *norm, tarn_tensor *const *weights,
                                     tarn_tensor *const *biases, int count)
 {

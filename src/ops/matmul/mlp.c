@@ -31,7 +31,7 @@ static bool activate(tarn_tensor *rows, tarn_tensor *right, tarn_tensor *bias, c
            tarn__kernel_call(act->value, "mlp", none, TARN__IN(z), TARN__OUT(h));
 }
 
-/* dz = (g @ down) · act'(z), of GELU with its column sums unless they are NULL. */
+/* dz = (g @ down) · act'(z); with GELU also the column sums of dz, unless `sums` is NULL. */
 static bool activate_backward(tarn_tensor *g, tarn_tensor *down, tarn_tensor *z, const tarn__act_row *act,
                               tarn_tensor *dz, tarn_tensor *sums)
 {
@@ -43,9 +43,9 @@ static bool activate_backward(tarn_tensor *g, tarn_tensor *down, tarn_tensor *z,
            tarn__kernel_call(act->grad, "mlp", none, TARN__IN(z, dz), TARN__OUT(dz), .reads_output = 1);
 }
 
-/* The bias gradient is part of GELU's derivative where it would otherwise be a pass of its own: see
- * tarn__weight_backward(), whose fused kernel is no slower than the product of the weight's gradient alone where that
- * is wider than high. */
+/* True if GELU's derivative also computes the bias gradient: where that would otherwise be a pass of its own. Elsewhere
+ * tarn__weight_backward() computes it in the matmul of the weight's gradient, which is no slower with it if that
+ * gradient is wider than high. */
 static bool sums_with_gelu(const tarn__backward *b, const mlp_params *how, const tarn_tensor *dz)
 {
     const tarn_tensor *x = b->saved[0];
