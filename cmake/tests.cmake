@@ -219,7 +219,7 @@ if(NOT TARN_SANITIZE)
     foreach(script IN LISTS PROJECT_CHECKS)
         get_filename_component(name ${script} NAME_WE)
         if(TARN_SHARED_TESTS AND name STREQUAL "exports")
-            continue() # tests see all functions then
+            continue() # all functions are exported then
         endif()
         if(script MATCHES "\\.sh$")
             add_test(NAME project.${name} COMMAND bash ${script})
