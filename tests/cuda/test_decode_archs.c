@@ -4,15 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/launch/stats.h"
 #include "ops/internal.h"
 #include "support/arch_models.h"
+#include "support/decode_kernels.h"
 #include "support/gpu.h"
-
-static int64_t runs_of(tarn__kernel kernel)
-{
-    return tarn__kernel_runs(gpu.backend, kernel);
-}
 
 /* Rounding of x, of the norm's result and of y. */
 static double tolerance_of(tarn_dtype x)

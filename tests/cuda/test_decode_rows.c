@@ -3,8 +3,8 @@
  * that decodes more sequences than other kernels support. Skipped without a device. */
 #include <math.h>
 
-#include "core/launch/stats.h"
 #include "ops/internal.h"
+#include "support/decode_kernels.h"
 #include "support/gpu.h"
 
 enum { DTYPES = 5, MAX_ROWS = 16 };
@@ -14,11 +14,6 @@ static const tarn_dtype dtypes[DTYPES] = {TARN_BF16, TARN_F16, TARN_Q8_0, TARN_Q
 static tarn_tensor *here(tarn_tensor *x)
 {
     return good(tarn_to(good(x), CPU));
-}
-
-static int64_t runs_of(tarn__kernel kernel)
-{
-    return tarn__kernel_runs(gpu.backend, kernel);
 }
 
 /* f16 goes with f16, all others with bf16. */
