@@ -12,7 +12,6 @@ model. The libraries alternate every --steps steps; the minimum of --rounds roun
 """
 import argparse
 import contextlib
-import ctypes
 import json
 import math
 import os
@@ -24,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/parity")]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/parity")]
 VOCAB, LR, BETA2, DECAY, CLIP = 65, 1e-3, 0.99, 0.1, 1.0
 
 
@@ -112,32 +111,25 @@ class Theirs:
 
 
 class Ours:
-    """tarn's half; with a scope open around all its life."""
+    """tarn's half."""
 
-    def __init__(self, tarn, size):
-        self.tarn = tarn
-        made = tarn.Gpt2Config(vocab_size=VOCAB, context=size.context, layers=size.layers, heads=size.heads,
-                               hidden_size=size.hidden_size, dropout=size.dropout,
-                               dtype=tarn.DTYPES.index(size.precision))
-        self.model = tarn.call("model_gpt2_sized", ctypes.byref(made), ctypes.sizeof(made), tarn.device(), 1)
-        options = tarn.AdamwOptions(lr=LR, beta2=BETA2, weight_decay=DECAY)
-        self.optimizer = tarn.call("adamw_sized", self.model, ctypes.byref(options), ctypes.sizeof(options))
+    def __init__(self, tarn, support, size):
+        self.upload = support.upload
+        self.model = tarn.Model.create("gpt2", seed=1, dtype=size.precision, device=support.device(), vocab_size=VOCAB,
+                                       context=size.context, layers=size.layers, heads=size.heads,
+                                       hidden_size=size.hidden_size, dropout=size.dropout).train()
+        self.optimizer = tarn.optim.AdamW(self.model, lr=LR, beta2=BETA2, weight_decay=DECAY)
 
     def turn(self, batches):
         losses = []
         for step, (tokens, targets) in enumerate(batches):
-            with self.tarn.scope():
-                loss = self.tarn.call("gpt2_loss", self.model, self.tarn.tensor(tokens), self.tarn.tensor(targets))
-                self.tarn.backward(loss, None)
-                self.tarn.call("optimizer_clip_norm", self.optimizer, CLIP)
-                self.tarn.call("optimizer_step", self.optimizer)
-                if step in (0, len(batches) - 1):
-                    losses.append(self.tarn.read(loss).item())
+            loss = self.model.loss(self.upload(tokens), self.upload(targets))
+            loss.backward()
+            self.optimizer.clip_grad_norm(CLIP)
+            self.optimizer.step()
+            if step in (0, len(batches) - 1):
+                losses.append(loss.item())
         return losses[0], losses[-1]
-
-    def free(self):
-        self.tarn.call("optimizer_free", self.optimizer)
-        self.tarn.call("module_free", self.model)
 
 
 def draw(size, steps):
@@ -176,19 +168,17 @@ def parse():
 def main():
     options = parse()
     os.environ["TARN_LIBRARY"] = options.library
-    import layers
+    import support
     import tarn
     torch.manual_seed(1)
     torch.set_num_threads(options.threads)
-    tarn.call("set_threads", options.threads)
-    tarn.use_device(options.device)
+    tarn.set_threads(options.threads)
+    support.use_device(options.device)
     size = preset(options.preset)
-    with tarn.scope():
-        ours, network = Ours(tarn, size), Gpt(size)
-        take(network, {name: tarn.read(handle) for name, handle in layers.state_of(ours.model, buffers=False).items()})
-        theirs = Theirs(network, size, "cpu" if options.device == "cpu" else "cuda", options.compile)
-        (a, b), (ours_loss, their_loss) = measure([ours, theirs], size, options.steps, options.rounds)
-        ours.free()
+    ours, network = Ours(tarn, support, size), Gpt(size)
+    take(network, {name: support.read(values) for name, values in ours.model.named_parameters()})
+    theirs = Theirs(network, size, "cpu" if options.device == "cpu" else "cuda", options.compile)
+    (a, b), (ours_loss, their_loss) = measure([ours, theirs], size, options.steps, options.rounds)
     row = {
         "preset": options.preset, "device": options.device, "threads": options.threads,
         "tarn_steps_per_s": round(1 / a, 2), "torch_steps_per_s": round(1 / b, 2), "ratio": round(b / a, 3),

@@ -14,7 +14,6 @@ captured step and PyTorch compiles with mode "reduce-overhead". With --dtype bf1
 both; tarn keeps f32 master weights.
 """
 import argparse
-import ctypes
 import json
 import os
 import sys
@@ -24,7 +23,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/parity")]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/parity")]
 NETWORKS = {"mnist": ("mnist_cnn", (1, 28, 28)), "resnet20": ("resnet20", (3, 32, 32))}
 LR, MOMENTUM = 0.01, 0.9
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -53,45 +52,42 @@ class Theirs:
 
 
 class Ours:
-    """tarn's half, from the same state; with a scope open around all its life."""
+    """tarn's half, from the same state."""
 
-    def __init__(self, tarn, layers, network, state, x, target, args):
-        self.tarn, self.network = tarn, network
-        for name, handle in layers.state_of(network).items():
-            tarn.write(handle, state[name].to(tarn.TORCH[tarn.DTYPES[tarn.call("dtype_of", handle)]]))
+    def __init__(self, tarn, support, network, state, x, target, args):
+        self.support, self.network, self.cross_entropy = support, network, tarn.functional.cross_entropy
+        for name, values in network.state_dict().items():
+            support.write(values, state[name].to(support.TORCH[str(values.dtype)]))
         x = x.to(DTYPES[args.dtype])
-        self.x, self.target = tarn.tensor(x), tarn.tensor(target)
+        self.x, self.target = support.tensor(x), support.tensor(target)
         if args.channels_last:
-            self.x = tarn.call("permute", tarn.tensor(x.permute(0, 2, 3, 1)), tarn.Axes((0, 3, 1, 2)))
-        options = tarn.SgdOptions(lr=LR, momentum=MOMENTUM)
-        self.optimizer = tarn.call("sgd_sized", network, ctypes.byref(options), ctypes.sizeof(options))
-        self.loss, self.graph = tarn.tensor(torch.zeros(())), None
+            self.x = support.tensor(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        self.optimizer = tarn.optim.SGD(network, lr=LR, momentum=MOMENTUM)
+        self.loss, self.graph = support.tensor(torch.zeros(())), None
         if args.captured:
             self.turn(2)  # buffers exist now, and algorithms are chosen
-            self.callback = tarn.STEP(self.step)
-            self.graph = tarn.call("graph_capture", tarn.device(), self.callback, None)
+            self.callback = tarn._c.tarn_step_fn(self.step)
+            self.graph = support.call("graph_capture", support.device(), self.callback, None)
 
     def step(self, _=None):
-        with self.tarn.scope():
-            y = self.tarn.call("forward", self.network, self.x)
-            loss, = self.tarn.apply("cross_entropy", [y, self.target], {}, 1)
-            self.tarn.backward(loss, None)
-            self.tarn.call("optimizer_step", self.optimizer)
-            self.tarn.call("copy", self.loss, loss)
+        loss = self.cross_entropy(self.network(self.x), self.target)
+        loss.backward()
+        self.optimizer.step()
+        self.loss.copy_(loss)
         return True
 
     def turn(self, steps):
         for _ in range(steps):
             if self.graph:
-                self.tarn.call("graph_run", self.graph)
+                self.support.call("graph_run", self.graph)
             else:
                 self.step()
-        return self.tarn.read(self.loss).item()
+        return self.loss.item()
 
     def free(self):
-        self.tarn.call("graph_free", self.graph)
-        self.tarn.call("optimizer_free", self.optimizer)
-        self.tarn.call("module_free", self.network)
+        """The graph, and the callback that refers to this object."""
+        self.support.call("graph_free", self.graph)
+        self.graph = self.callback = None
 
 
 def least(halves, steps, rounds):
@@ -108,22 +104,20 @@ def least(halves, steps, rounds):
     return times, losses
 
 
-def row_of(name, args, tarn, layers, networks):
+def row_of(name, args, tarn, support, networks):
     make, shape = NETWORKS[name]
     torch.manual_seed(args.seed)
     description = getattr(networks, make)()
     x, target = torch.randn(args.batch, *shape), torch.randint(0, 10, (args.batch,))
     network = networks.in_torch(description)
-    with tarn.scope():
-        ours = Ours(tarn, layers, networks.in_tarn(description, tarn.DTYPES.index(args.dtype)), network.state_dict(), x,
-                    target, args)
-        theirs = Theirs(network, x, target, args)
-        if args.captured:
-            theirs.turn(2)  # as many steps as ours has made to warm up
-        try:
-            (a, b), losses = least([ours, theirs], args.steps, args.rounds)
-        finally:
-            ours.free()
+    ours = Ours(tarn, support, networks.in_tarn(description, args.dtype), network.state_dict(), x, target, args)
+    theirs = Theirs(network, x, target, args)
+    if args.captured:
+        theirs.turn(2)  # as many steps as ours has made to warm up
+    try:
+        (a, b), losses = least([ours, theirs], args.steps, args.rounds)
+    finally:
+        ours.free()
     return {
         "network": name, "device": args.device, "captured": args.captured, "channels_last": args.channels_last,
         "tf32": args.tf32, "dtype": args.dtype, "threads": args.threads, "batch": args.batch,
@@ -159,14 +153,14 @@ def parse():
 def main():
     args = parse()
     os.environ["TARN_LIBRARY"] = args.library
-    import layers
     import networks
+    import support
     import tarn
     torch.set_num_threads(args.threads)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = args.tf32
-    tarn.call("set_tf32", args.tf32)
-    tarn.call("set_threads", args.threads)
-    tarn.use_device(args.device)
+    support.call("set_tf32", args.tf32)
+    tarn.set_threads(args.threads)
+    support.use_device(args.device)
     if not args.json:
         print(f"batch {args.batch}, {args.threads} threads, {args.device}; images/s, and processor time of an image")
         print(
@@ -174,7 +168,7 @@ def main():
             f"{'losses':>20}"
         )
     for name in args.networks.split(","):
-        row = row_of(name, args, tarn, layers, networks)
+        row = row_of(name, args, tarn, support, networks)
         if args.json:
             print(json.dumps(row), flush=True)
         else:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/parity"), str(ROOT / "bench/compare")]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/parity"), str(ROOT / "bench/compare")]
 
 
 # Operations with their attributes, one after the other.
@@ -61,10 +61,44 @@ def described(row, dtype, size):
     return [(name, {})], shape
 
 
+class Tarn:
+    """The C interface by handles, which belong to the open scope: in the time of small work there are no objects of the
+    package, but the arguments of a call."""
+
+    def __init__(self):
+        from tarn import _c
+        from tarn._library import Scope, check, lib
+        self.c, self.scope, self.check, self.library = _c, Scope, check, lib
+
+    def attribute(self, name, value):
+        """An attribute from a list, an integer or a float."""
+        if isinstance(value, (list, tuple)):
+            return self.c.tarn_attribute(name.encode(), 0, 0, (ctypes.c_int64 * self.c.TARN_MAX_RANK)(*value),
+                                         len(value))
+        if isinstance(value, float):
+            return self.c.tarn_attribute(name.encode(), value, 0)
+        return self.c.tarn_attribute(name.encode(), 0, int(value))
+
+    def apply(self, name, inputs, attributes):
+        """The results of an operation, which has one."""
+        given = (ctypes.c_void_p * len(inputs))(*inputs)
+        listed = (self.c.tarn_attribute * len(attributes))(*(self.attribute(*item) for item in attributes.items()))
+        made = (ctypes.c_void_p * 1)()
+        self.library.tarn_apply(name.encode(), given, len(inputs), listed, len(attributes), made, 1)
+        self.check()
+        return list(made)
+
+    def backward(self, handle, upstream):
+        """Accumulates gradients and keeps the tape."""
+        options = self.c.tarn_backward_options(retain=True)
+        self.library.tarn_backward_from_sized(handle, upstream, ctypes.byref(options), ctypes.sizeof(options))
+        self.check()
+
+
 def chain(tarn, steps, handles):
     """The result of the last operation; each but the first takes what the one before it gave."""
     for operation, attributes in steps:
-        handles = tarn.apply(operation, handles, attributes, 1)
+        handles = tarn.apply(operation, handles, attributes)
     return handles[0]
 
 
@@ -81,9 +115,10 @@ def least(works, runs, calls):
     return times
 
 
-def passes(tarn, fn, inputs, steps):
+def passes(tarn, support, fn, inputs, steps):
     """(name, tarn's work, PyTorch's work, bytes moved) for forward and backward."""
-    handles = [tarn.tensor(x.detach()) for x in inputs]
+    tensors = [support.tensor(x) for x in inputs]
+    handles = [x._handle for x in tensors]
     moved = sum(x.numel() * x.element_size() for x in inputs)
 
     def forward():
@@ -96,16 +131,16 @@ def passes(tarn, fn, inputs, steps):
 
     result = fn(*inputs)
     yield "forward", forward, forward_torch, moved + result.numel() * result.element_size()
-    for handle in handles:
-        tarn.call("requires_grad", handle, True)
+    for x in tensors:
+        x.requires_grad_()
     recorded = chain(tarn, steps, handles)
     gradient = torch.ones_like(result)
-    upstream = tarn.tensor(gradient)
+    upstream = support.tensor(gradient)
 
     def backward():
         for handle in handles:
-            tarn.library.tarn_zero_grad(ctypes.c_void_p(handle))
-        tarn.backward(recorded, upstream, retain=True)
+            tarn.library.tarn_zero_grad(handle)
+        tarn.backward(recorded, upstream._handle)
 
     def backward_torch():
         for x in inputs:
@@ -129,16 +164,17 @@ def main():
     args = ap.parse_args()
     os.environ["TARN_LIBRARY"] = args.library
     import ops_compare
-    import tarn
+    import support
+    tarn = Tarn()
     torch.set_num_threads(1)
-    tarn.call("set_threads", 1)
+    support.call("set_threads", 1)
     dtype = ops_compare.DTYPES[args.dtype]
     print(f"{'row':<20}{'pass':<10}{'tarn':>10}{'PyTorch':>10}{'copy':>10}{'ratio':>8}{'of copy':>9}")
     for row in args.rows:
         steps, shape = described(row, dtype, args.size)
         fn, make = ops_compare.work_of({"op": row, "dtype": args.dtype, "shape": shape, "result": [16, *shape[1:]]})
         with tarn.scope():
-            for name, ours, theirs, moved in passes(tarn, fn, make(), steps):
+            for name, ours, theirs, moved in passes(tarn, support, fn, make(), steps):
                 source, target = torch.zeros(2, moved // 2, dtype=torch.uint8)
                 a, b, copy = least([ours, theirs, lambda: target.copy_(source)], args.runs, args.calls)
                 print(f"{row:<20}{name:<10}{a:>10.3f}{b:>10.3f}{copy:>10.3f}{a / b:>8.2f}{copy / a:>9.2f}", flush=True)

@@ -23,20 +23,19 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tests/parity")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "python")]
 
-import gguf_files  # noqa: E402
 import tarn  # noqa: E402
+from tarn import _c  # noqa: E402
+from tarn._library import check, lib  # noqa: E402
 
 
 def write_model(options, folder):
     """A folder of random weights in bf16."""
-    made = tarn.LlamaConfig(vocab_size=options.vocab_size, context=2048, layers=options.layers, heads=options.heads,
-                            kv_heads=options.kv_heads, hidden_size=options.hidden_size, ffn_size=options.ffn_size,
-                            rope_theta=500000.0, tie_embeddings=True, dtype=tarn.DTYPES.index("bf16"))
-    model = tarn.call("model_llama_sized", ctypes.byref(made), ctypes.sizeof(made), tarn.device(), 1)
-    tarn.call("model_write", model, folder.encode())
-    tarn.call("module_free", model)
+    model = tarn.Model.create("llama", seed=1, dtype="bf16", vocab_size=options.vocab_size, context=2048,
+                              layers=options.layers, heads=options.heads, kv_heads=options.kv_heads,
+                              hidden_size=options.hidden_size, ffn_size=options.ffn_size, tie_embeddings=True)
+    model.write(folder)
 
 
 def write_files(options, folder):
@@ -48,32 +47,34 @@ def write_files(options, folder):
             continue
         if not os.path.exists(os.path.join(source, "config.json")):
             write_model(options, source)
-        gguf_files.convert(source, paths[kind], kind)
+        tarn.convert(source, paths[kind], kind)
     return paths
 
 
 class Ours:
+    """The C interface, as a program would use it: no Python between two tokens but these calls."""
     def __init__(self, path, options):
-        opening = tarn.ModelOpenOptions(as_stored=True)
-        self.model = tarn.call("model_open_sized", path.encode(), tarn.device(), ctypes.byref(opening),
-                               ctypes.sizeof(opening))
-        writing = tarn.GeneratorOptions(context=options.prompt + options.tokens + 1)
-        self.generator = tarn.call("generator_new_sized", self.model, None, ctypes.byref(writing),
-                                   ctypes.sizeof(writing))
-        self.limit = tarn.GenerateOptions(max_tokens=options.tokens + 1, ignore_eos=True)
-        self.output = tarn.Output()
+        opening = _c.tarn_model_open_options(as_stored=True)
+        making = _c.tarn_generator_options(context=options.prompt + options.tokens + 1)
+        self.model = lib.tarn_model_open_sized(path.encode(), tarn.Device("cpu")._value, ctypes.byref(opening),
+                                               ctypes.sizeof(opening))
+        self.generator = lib.tarn_generator_new_sized(self.model, None, ctypes.byref(making), ctypes.sizeof(making))
+        check()
+        self.limit = _c.tarn_generate_options(max_tokens=options.tokens + 1, ignore_eos=True)
+        self.output = _c.tarn_output()
 
     def read(self, prompt):
-        tarn.call("generator_prompt_sized", self.generator, 0, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt),
-                  ctypes.byref(self.limit), ctypes.sizeof(self.limit))
+        lib.tarn_generator_prompt_sized(self.generator, 0, (ctypes.c_int32 * len(prompt))(*prompt), len(prompt),
+                                        ctypes.byref(self.limit), ctypes.sizeof(self.limit))
         self.step()
 
     def step(self):
-        tarn.call("generator_next_sized", self.generator, ctypes.byref(self.output), ctypes.sizeof(self.output))
+        lib.tarn_generator_next_sized(self.generator, ctypes.byref(self.output), ctypes.sizeof(self.output))
+        check()
 
     def close(self):
-        tarn.call("generator_free", self.generator)
-        tarn.call("module_free", self.model)
+        lib.tarn_generator_free(self.generator)
+        lib.tarn_module_free(self.model)
 
 
 class Theirs:
@@ -149,8 +150,7 @@ def parse():
 
 def main():
     options = parse()
-    tarn._functions["set_threads"] = tarn._declare("set_threads", ctypes.c_bool, [ctypes.c_int])
-    tarn.call("set_threads", options.threads)
+    tarn.set_threads(options.threads)
     with tempfile.TemporaryDirectory() as made:
         for kind, path in write_files(options, options.folder or made).items():
             programs = {"tarn": Ours(path, options), "llama.cpp": Theirs(path, options)}

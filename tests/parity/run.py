@@ -212,6 +212,11 @@ def run_serve(options):
     return run_files("serve", check_clients, options)
 
 
+def run_bench(options):
+    """Scripts of bench/compare, which time tarn and others in one process."""
+    return run_files("bench", importlib.import_module("bench").run, options)
+
+
 def run_text(options):
     """Tokenizers: ids, texts, files and training."""
     return run_files("text", importlib.import_module("text").run, options)
@@ -379,7 +384,7 @@ EXTRAS = {
     "training": run_training, "networks": run_networks, "conv_sums": run_conv_sums, "rope_scalings": run_rope,
     "layers": run_layers, "resnet20": run_resnet20, "resnets": run_resnets,
     "formats": run_formats, "gguf": run_gguf, "data": run_data, "tables": run_tables,
-    "events": run_events,
+    "events": run_events, "bench": run_bench,
     "images": run_images, "text": run_text, "pieces": run_pieces, "pipelines": run_pipelines,
     "chat": run_chat, "chats": run_chats,
     "jinja": run_jinja, "grammar": run_grammar, "gpt2": run_gpt2, "llama": run_llama, "archs": run_archs,

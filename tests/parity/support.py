@@ -11,6 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import tarn
 from tarn import _c, functional
 from tarn._library import Scope, check, keep, kept, lib
+from tarn._types import dtype_of, shape_struct
 
 QUANTIZED = [str(dtype) for dtype in tarn.DType if dtype.is_quantized]
 DTYPES = [str(dtype) for dtype in tarn.DType if not dtype.is_quantized]
@@ -75,6 +76,13 @@ def array(kind, values):
 def tensor(values):
     """A contiguous tensor on the device in use, with the bits of a torch tensor."""
     return tarn.tensor(values.detach().contiguous(), device=device())
+
+
+def upload(values):
+    """The same by one copy, from torch's memory to the device: for what is timed."""
+    values = values.contiguous()
+    return made("from", values.data_ptr() or None, shape_struct(values.shape), int(dtype_of(NAME[values.dtype])),
+                device())
 
 
 def read(values):
