@@ -29,21 +29,20 @@ static int tear_down(void **state)
 static terminal *start(int columns, const char *folder, const char *flags)
 {
     char command[4096];
-    snprintf(
-        command, sizeof(command),
-        "exec \"$TARN_COMMAND\" train --data text:%s --layers 1 --heads 1 --hidden-size 8 --context 8 --device cpu "
-        "--out %s %s < /dev/null",
-        make_text(), folder, flags);
+    snprintf(command, sizeof(command),
+             "exec \"$TARN_COMMAND\" train --data text:%s --layers 1 --heads 1 --device cpu "
+             "--out %s %s < /dev/null",
+             make_text(), folder, flags);
     return terminal_start(columns, command);
 }
 
-/* A step of 65,536 micro-batches takes many seconds. */
+/* A step of 65,536 micro-batches takes a minute, and more. */
 static void the_line_moves_within_a_step_and_an_interrupt_is_answered_at_once(void **state)
 {
     (void)state;
     char folder[600];
     snprintf(folder, sizeof(folder), "%s", scratch("slow"));
-    terminal *t = start(80, folder, "--batch-size 65536 --micro-batch 1 --steps 2");
+    terminal *t = start(80, folder, "--hidden-size 64 --context 64 --batch-size 65536 --micro-batch 1 --steps 2");
     terminal_wait_for(t, "step 1 of 2", 5);
     terminal_wait_for(t, " left", 1); /* seconds or, on a slow machine, minutes; known after some micro-batches */
     assert_contains(t->text, "tokenizing "); /* before there is a step */
@@ -132,8 +131,9 @@ static void no_field_is_cut_at_any_width(void **state)
     for (int i = 0; i < 3; i++) {
         char name[32];
         snprintf(name, sizeof(name), "width%d", widths[i]);
-        terminal *t = start(widths[i], scratch(name),
-                            "--batch-size 8 --steps 150 --eval-every 10 --eval-batches 2 --log-every 5");
+        terminal *t = start(
+            widths[i], scratch(name),
+            "--hidden-size 8 --context 8 --batch-size 8 --steps 150 --eval-every 10 --eval-batches 2 --log-every 5");
         int lines = 0, status = terminal_finish(t, NULL);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         check_plan(t->text, widths[i]);

@@ -46,6 +46,7 @@ class Repo:
         self.redirect = None   # of large files; default: to the second server
         self.ranges = True     # honored
         self.pause = 0         # seconds before the second half of contents
+        self.large_pauses = [] # the same for the next responses with contents of a large file
         self.listing = None    # bytes instead of the JSON
         self.wrong_range = False
         self.commit_header = None
@@ -195,9 +196,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         half = len(sent) // 2
         self.wfile.write(sent[:half])
-        if repo.pause:
+        pause = repo.pause or (self.is_large_server and repo.next_of("large_pauses"))
+        if pause:
             self.wfile.flush()
-            time.sleep(repo.pause)
+            time.sleep(pause)
         self.wfile.write(sent[half:])
         if len(sent) < len(data):
             self.close_connection = True

@@ -58,22 +58,23 @@ class Models(Case):
     def test_text_is_of_the_present_weights(self):
         """A generator that is idle has keys and values of the weights that it read."""
         model, prompt = tarn.Model.load(self.folder, device="cpu"), list(range(40))
-        before = model.generate_ids(prompt, max_tokens=8)
+        before = model.generate_ids(prompt, max_tokens=8, ignore_eos=True)
         optimizer = tarn.optim.SGD(model, lr=0.5)
         model.loss(tarn.tensor(torch.tensor([prompt])), tarn.tensor(torch.tensor([prompt]))).backward()
         optimizer.step()
-        after = model.generate_ids(prompt, max_tokens=8)
+        after = model.generate_ids(prompt, max_tokens=8, ignore_eos=True)
         model.write(self.folder / "trained")
         self.assertEqual(after, tarn.Model.load(self.folder / "trained", device="cpu", tokenizer=False)
-                         .generate_ids(prompt, max_tokens=8))
+                         .generate_ids(prompt, max_tokens=8, ignore_eos=True))
         self.assertNotEqual(after, before)
 
     def test_a_stop_is_a_string_or_several(self):
-        text = self.model.generate("abcabc", max_tokens=40)
+        given = {"max_tokens": 40, "ignore_eos": True, "temperature": 1.0}  # a long text, not one character for ever
+        text = self.model.generate("abcabc", **given)
         end = next(text[i:i + 2] for i in range(5, len(text)) if "\0" not in text[i:i + 2])
-        self.assertEqual(self.model.generate("abcabc", max_tokens=40, stop=end),
-                         self.model.generate("abcabc", max_tokens=40, stop=[end]))
-        self.assertEqual(self.model.generate("abcabc", max_tokens=40, stop=end), text[:text.index(end)])
+        self.assertEqual(self.model.generate("abcabc", **given, stop=end),
+                         self.model.generate("abcabc", **given, stop=[end]))
+        self.assertEqual(self.model.generate("abcabc", **given, stop=end), text[:text.index(end)])
         with self.assertRaisesRegex(ValueError, "contains a NUL character"):
             self.model.generate("abcabc", stop=["x", "a\0b"])
 
@@ -122,8 +123,8 @@ class Models(Case):
         self.assertEqual("".join(output.text for output in outputs), text[:text.index(stop)])
         self.assertEqual(outputs[-1].finish_reason, "string")
         ids = self.model.generate_ids("stop", max_tokens=40, ignore_eos=True, temperature=1.0)
-        self.assertEqual(self.model.generate_ids("stop", max_tokens=40, temperature=1.0, stop=[ids[6]]),
-                         ids[:ids.index(ids[6])])
+        self.assertEqual(self.model.generate_ids("stop", max_tokens=40, ignore_eos=True, temperature=1.0,
+                                                 stop=[ids[6]]), ids[:ids.index(ids[6])])
 
     def test_streams_at_the_same_time(self):
         prompts = [f"text {number}" for number in range(4)]
@@ -181,7 +182,7 @@ class Models(Case):
     def test_nothing_stays_behind(self):
         before = blocks()
         model = tarn.Model.load(self.folder, device="cpu")
-        stream = model.stream("a", max_tokens=50)
+        stream = model.stream("a", max_tokens=50, ignore_eos=True)
         next(stream)
         del model
         next(stream)

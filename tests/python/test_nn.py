@@ -141,12 +141,22 @@ class TorchNet(tnn.Module):
 class Training(Case):
     """Optimizers, step by step."""
 
+    def batch(self, network, *shapes, dtype, least, loss):
+        """Values with gradients of at least that size: the first step of Adam divides a gradient by itself, which makes
+        the rounding of one near zero a large step."""
+        while True:
+            drawn = [self.values(*shape, dtype=dtype) for shape in shapes]
+            found = torch.autograd.grad(loss(*drawn), list(network.parameters()))
+            if min(float(gradient.abs().min()) for gradient in found) > least:
+                return drawn
+
     def train(self, make_ours, make_theirs, tolerance=2e-4):
         ours, theirs = Net(), TorchNet()
         ours.load_state_dict(theirs.state_dict())
         mine, other = make_ours(ours), make_theirs(theirs)
-        for _ in range(10):
-            x, y = self.values(6, 4, dtype=torch.float32), self.values(6, 2, dtype=torch.float32)
+        for step in range(10):
+            x, y = self.batch(theirs, (6, 4), (6, 2), dtype=torch.float32, least=0 if step else 1e-5,
+                              loss=lambda x, y: torch.nn.functional.mse_loss(theirs(x), y))
             loss = tarn.functional.mse_loss(ours(to_tarn(x)), to_tarn(y))
             loss.backward()
             norm = mine.clip_grad_norm(0.5)
@@ -176,8 +186,9 @@ class Training(Case):
         ours, theirs = nn.Linear(3, 2, dtype="f64"), tnn.Linear(3, 2, dtype=torch.float64)
         ours.load_state_dict(theirs.state_dict())
         mine, other = tarn.optim.Adam(ours, lr=0.5), torch.optim.Adam(theirs.parameters(), lr=0.5)
-        for _ in range(5):
-            x = self.values(4, 3)
+        for step in range(5):
+            x, = self.batch(theirs, (4, 3), dtype=torch.float64, least=0 if step else 1e-3,
+                            loss=lambda x: theirs(x).square().sum())
             ours(to_tarn(x)).square().sum().backward()
             theirs(x).square().sum().backward()
             mine.step()

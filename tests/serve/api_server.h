@@ -22,7 +22,7 @@ static tarn__api *api;
 static pthread_t thread;
 static bool has_failed;
 static char failure[512];
-static atomic_int load_seconds; /* how long loading takes */
+static atomic_bool load_is_held; /* loading does not end before this is false, which a stop makes it */
 static bool load_fails;
 static int64_t model_vocab = VOCAB; /* may be larger than the tokenizer's */
 static int64_t model_eos = -1;      /* -1: none */
@@ -57,7 +57,8 @@ static inline bool load(int index, tarn_module **model, tarn_tokenizer **tokeniz
                         char *error, size_t error_size, void *ctx)
 {
     (void)index, (void)engine, (void)ctx;
-    nanosleep(&(struct timespec){load_seconds, 0}, NULL);
+    while (load_is_held)
+        nanosleep(&(struct timespec){0, 10 * 1000 * 1000}, NULL);
     if (load_fails) {
         snprintf(error, error_size, "there is no such model");
         return false;
@@ -90,15 +91,16 @@ static inline void begin(tarn__api_options options)
     if (!api)
         fail_msg("%s", error);
     assert_int_equal(pthread_create(&thread, NULL, run, api), 0);
-    if (load_seconds || load_fails)
+    if (load_is_held || load_fails)
         return;
-    for (int i = 0; i < 500 && !strstr(ask("GET", "/health", "", ""), "200 OK"); i++)
+    for (int i = 0; i < 3000 && !strstr(ask("GET", "/health", "", ""), "200 OK"); i++)
         nanosleep(&(struct timespec){0, 10 * 1000 * 1000}, NULL);
 }
 
 static inline void stop(void *ctx)
 {
     tarn__http_server_stop(tarn__api_server(api), *(int *)ctx);
+    load_is_held = false;
 }
 
 static inline void end(int seconds)
@@ -160,6 +162,34 @@ static inline const char *ask(const char *method, const char *path, const char *
     const char *heard = hear(s, NULL);
     close(s);
     return heard;
+}
+
+/* Waits until a text has come, and leaves it to be heard: more than it may have come with it. */
+static inline void await(int s, const char *text)
+{
+    static char seen[1 << 18];
+    struct pollfd one = {s, POLLIN, 0};
+    for (seen[0] = 0; !strstr(seen, text);) {
+        if (poll(&one, 1, 20000) != 1)
+            fail_msg("nothing more came within 20 s after: %s", seen);
+        ssize_t count = recv(s, seen, sizeof(seen) - 1, MSG_PEEK);
+        seen[count > 0 ? count : 0] = 0;
+        if (count <= 0)
+            fail_msg("no '%s' came", text);
+        nanosleep(&(struct timespec){0, 100 * 1000}, NULL);
+    }
+}
+
+/* True if a stream, of which nothing was heard so far, has come to its end. */
+static inline bool has_ended(int s)
+{
+    static char heard[1 << 18];
+    size_t count = 0;
+    for (ssize_t part;
+         count + 1 < sizeof(heard) && (part = recv(s, heard + count, sizeof(heard) - 1 - count, MSG_DONTWAIT)) > 0;)
+        count += (size_t)part;
+    heard[count] = 0;
+    return strstr(heard, "[DONE]") != NULL;
 }
 
 /* The body of an answer that must have the status, as JSON. The caller releases it. */

@@ -22,10 +22,13 @@ enum { LARGE = 1 << 16, TORRENT = 24 << 20 };
 
 static tarn__http_server *server;
 static pthread_t thread;
-static int gone;         /* kept exchanges whose client has gone */
-static int copies;       /* answers of /large */
-static int keeps;        /* exchanges kept since the server began */
-static int stalled = 30; /* seconds of a write without progress */
+static int gone;   /* kept exchanges whose client has gone */
+static int copies; /* answers of /large */
+static int keeps;  /* exchanges kept since the server began */
+/* Seconds of a head, of idling, of a part of a body, and of a write without progress: longer than a test may have to
+ * wait for a core, but in tests of the times themselves. */
+enum { LONG = 30 };
+static int head_time = LONG, idle_time = LONG, body_time = LONG, stalled_time = LONG;
 static size_t unsent = 1 << 18;
 static bool kept_has_body;
 static tarn__http_exchange *kept;
@@ -131,14 +134,17 @@ static void begin(int connections)
     char error[256];
     options.port = 0;
     options.limits.body = 1 << 20;
-    options.head_seconds = options.idle_seconds = options.body_seconds = 1;
-    options.whole_body_seconds = 2;
+    options.head_seconds = head_time;
+    options.idle_seconds = idle_time;
+    options.body_seconds = body_time;
+    options.whole_body_seconds = 2 * body_time;
     options.bodies = 2 << 20;
     options.admits = admits;
     options.unsent = unsent;
-    options.stalled_seconds = stalled;
+    options.stalled_seconds = stalled_time;
     options.connections = connections;
     options.handler = handle;
+    head_time = idle_time = body_time = stalled_time = LONG; /* of the next server */
     gone = keeps = 0;
     kept = NULL;
     server = tarn__http_server_new(&options, error, sizeof(error));
@@ -183,21 +189,21 @@ static void say(int s, const char *text)
     assert_int_equal(send(s, text, strlen(text), MSG_NOSIGNAL), (ssize_t)strlen(text));
 }
 
-/* What comes until the other side closes, or `text` has come, or after five seconds. */
+/* What comes until the other side closes, or `text` has come, or nothing has for twenty seconds. */
 static char *hear(int s, const char *text)
 {
     static char heard[1 << 16];
     size_t count = 0;
     struct pollfd one = {s, POLLIN, 0};
     heard[0] = 0;
-    while (count + 1 < sizeof(heard) && !(text && strstr(heard, text)) && poll(&one, 1, 5000) == 1) {
+    while (count + 1 < sizeof(heard) && !(text && strstr(heard, text)) && poll(&one, 1, 20000) == 1) {
         ssize_t part = recv(s, heard + count, sizeof(heard) - 1 - count, 0);
         if (part <= 0)
             return heard;
         heard[count += (size_t)part] = 0;
     }
     if (!text)
-        fail_msg("the connection is still open after five seconds: %s", heard);
+        fail_msg("the connection is still open after twenty seconds: %s", heard);
     return heard;
 }
 
@@ -214,12 +220,18 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void wait_for(const int *count, int wanted)
+/* Until the count has come that far; at most twenty seconds. */
+static int wait_until(const int *count, int wanted)
 {
     double begin_time = seconds();
-    while (__atomic_load_n(count, __ATOMIC_SEQ_CST) < wanted && seconds() - begin_time < 10)
+    while (__atomic_load_n(count, __ATOMIC_SEQ_CST) < wanted && seconds() - begin_time < 20)
         usleep(1000);
-    assert_int_equal(__atomic_load_n(count, __ATOMIC_SEQ_CST), wanted);
+    return __atomic_load_n(count, __ATOMIC_SEQ_CST);
+}
+
+static void wait_for(const int *count, int wanted)
+{
+    assert_int_equal(wait_until(count, wanted), wanted);
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
@@ -257,10 +269,12 @@ static void unread_answers_hold_the_next_requests(void **state)
     for (int i = 0; i < REQUESTS; i++)
         length += snprintf(requests + length, sizeof(requests) - (size_t)length,
                            "GET /large HTTP/1.1\r\nHost: a\r\n%s\r\n", i + 1 < REQUESTS ? "" : "Connection: close\r\n");
+    idle_time = 1;
     begin(100);
     copies = 0;
     int s = dial();
     say(s, requests);
+    wait_until(&copies, 1);
     usleep(1500000);
     assert_in_range(__atomic_load_n(&copies, __ATOMIC_SEQ_CST), 1, REQUESTS / 2);
     for (ssize_t part; (part = recv(s, bytes, sizeof(bytes), 0)) > 0;)
@@ -298,34 +312,53 @@ static void a_refusal_reaches_a_client_that_still_sends(void **state)
     end(1);
 }
 
+/* One that sends a part of a head, one that sends nothing and one that waits with its body. False: not all were ready
+ * before the first time was up. */
+static bool open_slow(int sockets[3])
+{
+    double begin_time = seconds();
+    for (int i = 0; i < 3; i++)
+        sockets[i] = dial();
+    say(sockets[0], "GET / HTTP/1.1\r\nHo");
+    say(sockets[2], "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    const char *heard = hear(sockets[2], "\r\n\r\n");
+    bool is_ready = seconds() - begin_time < 0.5;
+    if (is_ready)
+        expect_text(heard, "HTTP/1.1 100 Continue");
+    return is_ready;
+}
+
 static void slow_heads_and_idle_connections_are_closed(void **state)
 {
     (void)state;
+    int sockets[3];
+    head_time = idle_time = body_time = 1;
     begin(100);
-    int slow = dial(), idle = dial(), body = dial();
-    say(slow, "GET / HTTP/1.1\r\nHo");
-    say(body, "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
-    expect_text(hear(body, "\r\n\r\n"), "HTTP/1.1 100 Continue");
+    for (int attempt = 1; !open_slow(sockets) && attempt < 10; attempt++)
+        for (int i = 0; i < 3; i++)
+            close(sockets[i]);
     double begin_time = seconds();
-    expect_text(hear(slow, NULL), "HTTP/1.1 408 ");
-    assert_string_equal(hear(idle, NULL), "");
-    expect_text(hear(body, NULL), "HTTP/1.1 408 ");
-    assert_true(seconds() - begin_time < 4.9);
-    close(slow), close(idle), close(body);
+    expect_text(hear(sockets[0], NULL), "HTTP/1.1 408 ");
+    assert_string_equal(hear(sockets[1], NULL), "");
+    expect_text(hear(sockets[2], NULL), "HTTP/1.1 408 ");
+    assert_true(seconds() - begin_time < 9); /* the times by default are 10 seconds and more */
+    for (int i = 0; i < 3; i++)
+        close(sockets[i]);
     end(1);
 }
 
 static void a_body_has_its_time_as_a_whole(void **state)
 {
     (void)state;
+    body_time = 1;
     begin(100);
     int s = dial();
     struct pollfd one = {s, POLLIN, 0};
     say(s, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n");
     double begin_time = seconds();
-    while (poll(&one, 1, 300) == 0 && seconds() - begin_time < 6)
+    while (poll(&one, 1, 300) == 0 && seconds() - begin_time < 10)
         say(s, "x");
-    assert_true(seconds() - begin_time < 5);
+    assert_true(seconds() - begin_time < 9); /* all of it would take 30 */
     expect_text(hear(s, NULL), "HTTP/1.1 408 ");
     close(s);
     end(1);
@@ -342,17 +375,32 @@ static void say_body(int s, size_t part, size_t whole)
         part -= (size_t)sent;
 }
 
+enum { CLIENTS = 6, BODY_SIZE = 900000 };
+
+/* Clients whose bodies end before their last byte. False: the first may have lost its time before the last was there.
+ */
+static bool open_bodies(int sockets[CLIENTS])
+{
+    double begin_time = seconds();
+    for (int i = 0; i < CLIENTS; i++) {
+        sockets[i] = dial();
+        say_body(sockets[i], BODY_SIZE, BODY_SIZE + 1);
+    }
+    return seconds() - begin_time < 0.9;
+}
+
 /* Bodies that are read at a time have a limit in all; those that ended do not count. */
 static void bodies_have_a_limit_together(void **state)
 {
-    enum { CLIENTS = 6, SIZE = 900000 };
     (void)state;
     int sockets[CLIENTS], refused = 0, late = 0;
+    body_time = 1;
     begin(100);
-    for (int i = 0; i < CLIENTS; i++) {
-        sockets[i] = dial();
-        say_body(sockets[i], SIZE, SIZE + 1);
-    }
+    for (int attempt = 1; !open_bodies(sockets) && attempt < 10; attempt++)
+        for (int i = 0; i < CLIENTS; i++) {
+            hear(sockets[i], NULL);
+            close(sockets[i]);
+        }
     for (int i = 0; i < CLIENTS; i++) {
         const char *heard = hear(sockets[i], NULL);
         refused += strstr(heard, "HTTP/1.1 503 ") != NULL;
@@ -363,7 +411,7 @@ static void bodies_have_a_limit_together(void **state)
     assert_int_equal(refused + late, CLIENTS);
     for (int i = 0; i < CLIENTS; i++) {
         int s = dial();
-        say_body(s, SIZE, SIZE);
+        say_body(s, BODY_SIZE, BODY_SIZE);
         expect_text(hear(s, "\r\n\r\n"), "HTTP/1.1 200 OK");
         close(s);
     }
@@ -419,7 +467,7 @@ static void a_client_that_goes_is_noticed(void **state)
     double begin_time = seconds();
     close(s);
     wait_for(&gone, 1);
-    assert_true(seconds() - begin_time < 1);
+    assert_true(seconds() - begin_time < LONG / 3); /* at once, not when some time is up */
     s = dial();
     say(s, "GET /flood HTTP/1.1\r\nHost: a\r\n\r\n"); /* more than may wait for it */
     wait_for(&gone, 2);
@@ -456,7 +504,7 @@ static void connections_have_a_limit(void **state)
 static void the_stop_drains(void **state)
 {
     (void)state;
-    int limit = 10;
+    int limit = LONG;
     begin(100);
     int s = dial();
     say(s, "GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -470,7 +518,7 @@ static void the_stop_drains(void **state)
     double begin_time = seconds();
     pthread_join(thread, NULL);
     tarn__http_server_free(server);
-    assert_true(seconds() - begin_time < 5);
+    assert_true(seconds() - begin_time < LONG / 2);
 
     begin(100);
     s = dial();
@@ -478,10 +526,12 @@ static void the_stop_drains(void **state)
     wait_for(&keeps, 1);
     begin_time = seconds();
     end(1);
-    assert_true(seconds() - begin_time < 5);
+    assert_true(seconds() - begin_time < LONG / 3);
     assert_int_equal(gone, 1);
     close(s);
 }
+
+static double longest_pause; /* of the last sip(): seconds between two reads */
 
 /* Reads an answer to its end, which takes at least `wanted_seconds`; 0: as fast as it comes. Returns the number of
  * its bytes, -1 where the connection was reset. */
@@ -489,8 +539,11 @@ static int64_t sip(int s, double wanted_seconds)
 {
     static char bytes[LARGE];
     int64_t count = 0;
-    double begin_time = seconds();
+    double begin_time = seconds(), last = begin_time;
+    longest_pause = 0;
     for (ssize_t part; (part = recv(s, bytes, sizeof(bytes), 0)) != 0;) {
+        longest_pause = fmax(longest_pause, seconds() - last);
+        last = seconds();
         if (part < 0)
             return -1;
         for (ssize_t i = 0; i < part; i++)
@@ -506,16 +559,14 @@ static const char torrent[] = "GET /torrent HTTP/1.1\r\nHost: a\r\nConnection: c
 
 static void begin_torrents(int stalled_seconds)
 {
-    stalled = stalled_seconds, unsent = 2 * TORRENT;
+    idle_time = 1, stalled_time = stalled_seconds, unsent = 2 * TORRENT;
     begin(100);
-    stalled = 30, unsent = 1 << 18;
+    unsent = 1 << 18;
 }
 
-/* A client that takes nothing for a second is cut, in a stream and after one; one that reads steadily is served for as
- * long as it takes. */
-static void a_reader_that_stops_is_cut_and_a_slow_one_is_not(void **state)
+/* False: this process had no core for so long that the slow client may have taken nothing for a second either. */
+static bool cut_one_of_two(void)
 {
-    (void)state;
     begin_torrents(1);
     int held = dial_with(LARGE), ended = dial_with(LARGE), slow = dial_with(LARGE);
     say(held, "GET /torrent?held HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -523,14 +574,31 @@ static void a_reader_that_stops_is_cut_and_a_slow_one_is_not(void **state)
     say(slow, torrent);
     wait_for(&keeps, 3);
     double begin_time = seconds();
-    assert_int_equal(sip(slow, 3), TORRENT);
-    assert_true(seconds() - begin_time > 2.9);
+    int64_t got = sip(slow, 3);
+    double took = seconds() - begin_time;
+    bool is_steady = longest_pause < 0.5;
     wait_for(&gone, 1); /* the stream that was held, of a client that does not read */
     assert_true(sip(ended, 0) < TORRENT);
     assert_true(sip(held, 0) < TORRENT);
     close(held), close(ended), close(slow);
     end(1);
     assert_int_equal(gone, 1);
+    if (is_steady) {
+        assert_int_equal(got, TORRENT);
+        assert_true(took > 2.9);
+    }
+    return is_steady;
+}
+
+/* A client that takes nothing for a second is cut, in a stream and after one; one that reads steadily is served for as
+ * long as it takes. */
+static void a_reader_that_stops_is_cut_and_a_slow_one_is_not(void **state)
+{
+    (void)state;
+    int attempts = 0;
+    while (attempts < 10 && !cut_one_of_two())
+        attempts++;
+    assert_true(attempts < 10);
 }
 
 static void join_server(void)
@@ -543,7 +611,7 @@ static void join_server(void)
  * not at all until the stop has ended. Returns how many got all. */
 static int stop_while_reading(int limit)
 {
-    begin_torrents(30);
+    begin_torrents(LONG);
     int s = dial_with(LARGE), next = dial_with(LARGE), whole = 0;
     say(s, torrent);
     say(next, "GET /torrent HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -557,7 +625,7 @@ static int stop_while_reading(int limit)
     if (limit > 1)
         join_server();
     double took = seconds() - begin_time;
-    assert_true(limit == 1 ? took > 0.9 && took < 4 : took > 2.4 && took < 8);
+    assert_true(limit == 1 ? took > 0.9 && took < LONG / 3 : took > 2.4 && took < LONG);
     close(s), close(next);
     return whole;
 }
@@ -566,7 +634,7 @@ static int stop_while_reading(int limit)
 static void the_stop_waits_for_slow_readers(void **state)
 {
     (void)state;
-    assert_int_equal(stop_while_reading(10), 2);
+    assert_int_equal(stop_while_reading(2 * LONG), 2);
     assert_int_equal(stop_while_reading(1), 0);
 }
 
@@ -583,7 +651,7 @@ static void signals_have_their_effect_after_the_loop(void **state)
     struct sigaction action;
     begin(100);
     assert_true(tarn__http_server_post(server, watch_signals, &is_watched));
-    for (int i = 0; i < 500 && !atomic_load(&is_watched); i++)
+    for (int i = 0; i < 2000 && !atomic_load(&is_watched); i++)
         usleep(10000);
     assert_true(atomic_load(&is_watched));
     kill(getpid(), SIGTERM);

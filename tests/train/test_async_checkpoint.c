@@ -40,7 +40,7 @@ static void put_in_the_way(const tarn_train_report *report, void *ctx)
         assert_true(tarn__async_checkpoint_wait(o->trainer->async_checkpoint)); /* the one before has its names */
         assert_int_equal(mkdir(o->path, 0777), 0);
     } else if (report->step > o->at)
-        usleep(100000);
+        usleep(900000); /* the first of these steps is the last, where the disk has a core */
     o->last = report->step;
 }
 

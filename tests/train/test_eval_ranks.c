@@ -170,8 +170,8 @@ static void a_slow_rank_is_waited_for_longer_than_in_a_step(void **state)
     train("mlp", "digits:200", scratch("slow"));
     rank ranks[2] = {{.folder = scratch("slow"), .batch_size = 8}, {0}};
     ranks[1] = ranks[0];
-    ranks[1].delay = 600000;
-    timeout = 0.2;
+    ranks[1].delay = 2500000;
+    timeout = 1;
     run_ranks(ranks, 2);
     timeout = 0;
     for (int i = 0; i < 2; i++)

@@ -387,8 +387,8 @@ static void a_rank_that_begins_late_is_waited_for_longer_than_in_a_step(void **s
     (void)state;
     if (!TARN__HAVE_JANSSON)
         skip();
-    rank_run ranks[2] = {{.options = gpt2("late")}, {.options = gpt2("late"), .delay = 1500000}};
-    ranks[0].options.rank_timeout = ranks[1].options.rank_timeout = 0.5;
+    rank_run ranks[2] = {{.options = gpt2("late")}, {.options = gpt2("late"), .delay = 4000000}};
+    ranks[0].options.rank_timeout = ranks[1].options.rank_timeout = 2;
     has_sockets = true;
     run_ranks(ranks, 2);
     has_sockets = false;
