@@ -32,12 +32,12 @@
 #include <arm_neon.h>
 #endif
 
-#define ROW_CHUNK 512     /* columns of an output row that are stored, or summed on the stack, at a time */
-#define STRIP 64          /* elements of k converted at a time */
-#define SMALL_MN 128      /* rows, and columns, of a GEMM that one thread packs by itself, at most */
-#define SKINNY_ROWS 4     /* rows, or columns, of a skinny GEMM, at most; any number where each is as alone */
-#define SKINNY_TOGETHER 8 /* rows of a skinny GEMM that share a read of b */
-#define SKINNY_PREFETCH 4 /* dot products between a prefetch and its use */
+#define ROW_CHUNK 512        /* columns of an output row that are stored, or summed on the stack, at a time */
+#define STRIP 64             /* elements of k converted at a time */
+#define SMALL_MN 128         /* rows, and columns, of a GEMM that one thread packs by itself, at most */
+#define SKINNY_ROWS 4        /* rows, or columns, of a skinny GEMM, at most; any number where each is as alone */
+#define SKINNY_TOGETHER 8    /* rows of a skinny GEMM that share a read of b */
+#define SKINNY_PREFETCH 8192 /* bytes of b between a prefetch and its use */
 #define PACKED_BYTES (INT64_C(64) << 20) /* of panels packed at a time, at most, but for very long k */
 #define PACK_GRAIN 16384                 /* elements packed per task */
 #define SMALL_TILE (INT64_C(2) << 20)    /* multiplications below which a tile is not cut further */
